@@ -34,7 +34,7 @@ const NOT_INHERITED: [&str; 16] = [
     "TARGET",
 ];
 
-/// The same, by their beginnings: what cargo tells about the crate at hand, and profiles.
+/// The same, by their prefixes: cargo's variables about the crate at hand, and profiles.
 const NOT_INHERITED_PREFIXES: [&str; 6] = [
     "CARGO_BUILD_RUSTC_WORKSPACE",
     "CARGO_CFG_",

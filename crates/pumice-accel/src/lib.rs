@@ -1,7 +1,7 @@
 //! Engines beside the processor that clear memory, and memory that stays pinned for them: an inside of pumice, whose
 //! facade is `pumice`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`sys`] | instructions and libraries that reach devices |
 //! | [`dsa`] | Intel's Data Streaming Accelerator |

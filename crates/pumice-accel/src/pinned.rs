@@ -2,9 +2,8 @@
 //!
 //! Pinning memory for a device is slow because of the work before it: every page is faulted in and zeroed, small page
 //! by small page, while the program waits. A [`Pool`] does that ahead, in huge pages, and has the memory registered
-//! when it is made; a [`Buffer`] is then a matter of microseconds. A buffer is zeroed when it comes back, by whatever
-//! engine the owner has for it ([`Pool::zero_free`]), or by the processor when zeros are asked for and there are too
-//! few.
+//! when it is made; a [`Buffer`] is then a matter of microseconds. A buffer is zeroed when it comes back, by the engine
+//! that its owner names ([`Pool::zero_free`]), or by the processor when zeros are asked for and there are too few.
 //!
 //! The memory is locked for as long as the pool lives: nobody else has it. That is the price.
 //!
@@ -173,7 +172,7 @@ impl<R: Registrar> Pool<R> {
     }
 
     /// A buffer of `bytes`, rounded up to whole blocks, pinned and registered. With
-    /// [`Content::Zero`] it is all zeros, of which the processor clears what nobody did before.
+    /// [`Content::Zero`] it is all zeros; the processor clears the parts that no engine has cleared.
     /// `None` if no run of blocks is as long.
     pub fn take(&self, bytes: usize, content: Content) -> Option<Buffer<'_, R>> {
         let count = bytes.max(1).div_ceil(BLOCK_SIZE);

@@ -51,7 +51,7 @@ pub struct Setup {
 pub struct Request {
     pub op: Op,
     pub threads: usize,
-    /// Of what does not end by itself.
+    /// For operations that do not end by themselves.
     pub seconds: f64,
     pub seed: u64,
 }

@@ -1,16 +1,16 @@
 //! `pumice bench io`: files through the kernel's page cache and through ours, under the same memory: the bonnie table.
 //!
-//! | op | what is done |
+//! | op | work |
 //! |---|---|
 //! | `out` | all of a file is written in order and made durable; its blocks are reserved before |
 //! | `rewrite` | all of it is read in order, a byte of each page changed, written back, made durable |
 //! | `in` | all of it is read in order, nothing of it in memory before |
 //! | `random` | single pages at random; each thread waits for one at a time |
 //! | `random-ahead` | the same, each thread saying ahead which it will want, so that `--depth` are on their way |
-//! | `scan` | a working set of half the frames, and a scan of a file ten times the frames: what part of the set's accesses found their page beside the scan, and what part of it was there after one beside which nobody asked for it |
+//! | `scan` | a working set of half the frames, and a scan of a file ten times the frames: the share of the set's accesses that found their page during the scan, and the share of the set that was in memory after a scan during which nobody used it |
 //! | `resident`, `resident-few` | pages that are in memory, read at random: `--resident` shared by all threads, with lines fetched ahead; 64 of each thread's own |
 //!
-//! | backend | what it is |
+//! | backend | description |
 //! |---|---|
 //! | `buffered` | the kernel's cache, by `read` and `write` of 1 MiB (at random: of pages) |
 //! | `mmap` | the kernel's cache, mapped; advised sequential or random where it is that |

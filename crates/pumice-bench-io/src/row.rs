@@ -16,7 +16,7 @@ pub struct Case {
     pub backend: &'static str,
     pub threads: usize,
     pub file_bytes: u64,
-    /// 0 for what has no memory of its own.
+    /// 0 for a backend without memory of its own.
     pub frames_bytes: u64,
 }
 

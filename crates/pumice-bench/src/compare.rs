@@ -31,8 +31,8 @@ const STATUS_SOMETHING_WORSE: u8 = 1;
 
 const STATUS_HELP: &str = "\
 Exit status:
-  0  nothing is worse by more than noise
-  1  something is
+  0  no figure is worse by more than noise
+  1  some figure is
   2  a file can't be used
 ";
 
@@ -46,7 +46,7 @@ pub struct CompareArgs {
     /// Results that it wrote after
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// Show what did not change, too
+    /// Show unchanged figures, too
     #[arg(long)]
     unchanged: bool,
     /// Also write everything to FILE, as one JSON object

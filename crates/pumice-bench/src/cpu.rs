@@ -99,7 +99,7 @@ impl fmt::Display for Pair {
             Shares::Cache => "of different cores, with one last-level cache",
             Shares::Nothing => "with no cache in common: only bandwidth is lost beside each other",
             Shares::Core => {
-                "threads of one core, for want of others: the slow-down is that of sharing it"
+                "threads of one core, as there is no second core: the slow-down is that of sharing it"
             }
         };
         write!(f, "processors {} and {}, {how}", self.one, self.other)

@@ -1,7 +1,7 @@
 //! `pumice bench`: the experiments, each a file or a folder of its name here. [`Experiment`] lists them and their
 //! subjects. Beside them:
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`all`] | every experiment, one page, one file of results |
 //! | [`registry`] | each experiment's settings in `all`, and how it is shown and compared |

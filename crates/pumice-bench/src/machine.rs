@@ -111,7 +111,7 @@ fn libc_version() -> String {
     }
 }
 
-/// The first word with a digit of what a program says of itself.
+/// The first word with a digit in a program's output about its version.
 fn version(name: &str, line: &[&str]) -> Option<(String, String)> {
     let mut command = Command::new(line[0]);
     command.args(&line[1..]).stdin(Stdio::null()).stderr(Stdio::null());

@@ -1,9 +1,8 @@
 //! `pumice bench start`: the cost of `pumice run` to a program that has nothing to gain from it.
 //!
-//! Short programs run by turns plain, under `pumice run`, and under `env`: that is what any program
-//! costs that only starts another, and so the peer. Differences are taken within a round, where
-//! both ran under the same weather; the interval is that of the median by order statistics, which
-//! asks nothing of the distribution.
+//! Short programs run by turns plain, under `pumice run`, and under `env`, the peer: it has the cost of any program
+//! that only starts another. Differences are taken within a round, where both ran under the same weather; the interval
+//! is that of the median by order statistics, which asks nothing of the distribution.
 
 use std::ffi::OsString;
 use std::path::Path;

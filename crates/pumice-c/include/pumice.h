@@ -109,7 +109,7 @@ enum pumice_status pumice_free(void *at);
 
 /**
  * Makes an allocation `size` bytes long (0 counts as 1), where it stands or elsewhere, and
- * returns where it is now; `align` is what it was allocated with. The added part has any content.
+ * returns where it is now; `align` is that of the allocation. The added part has any content.
  * Large allocations grow in place or by moving pages, not by copying. NULL for `at` allocates.
  *
  * Returns NULL, with errno EINVAL or ENOMEM, if it can't; the allocation is then as it was.
@@ -178,7 +178,7 @@ const char *pumice_counter_name(size_t index);
 const char *pumice_version(void);
 
 /**
- * The meaning of a status, in English, without a full stop. Never NULL, whatever the number.
+ * The meaning of a status, in English, without a full stop. Never NULL, for any number.
  */
 const char *pumice_strerror(int status);
 
@@ -202,7 +202,7 @@ struct pumice_zone *pumice_zone_new(size_t bytes, uint32_t flags);
 void *pumice_zone_get(const struct pumice_zone *zone, unsigned int order, uint32_t flags);
 
 /**
- * Puts back what pumice_zone_get gave.
+ * Puts back frames of pumice_zone_get.
  *
  * The caller sees to it that:
  * `zone` is NULL or a zone that is not destroyed, and nobody uses the frames any more.

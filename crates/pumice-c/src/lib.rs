@@ -1,8 +1,8 @@
 //! pumice as a C library. The interface for C is `include/pumice.h`, made from these files.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`status`] | what can go wrong, in numbers and in words |
+//! | [`status`] | the errors, in numbers and in words |
 //! | [`memory`] | allocations, large ones from the process's heap |
 //! | [`zone`] | zones of frames |
 //! | [`settings`] | settings and counters by their names |
@@ -11,9 +11,9 @@
 //! zones and counters C sees.
 //!
 //! # The boundary
-//! A caller's mistake is an answer, not undefined behaviour, as far as it can be told: null, flags
+//! A caller's mistake is answered by a status, not undefined behaviour, as far as it can be detected: null, flags
 //! that do not exist, sizes that can't be. Nothing unwinds into C: each function that can fail runs in
-//! [`status::guard`], and has no panic that we know of. One that we don't know of becomes a status in what `make`
+//! [`status::guard`], and has no panic that we know of. An unknown one becomes a status in the library that `make`
 //! installs, whose profile unwinds that far; under other profiles it aborts.
 
 pub mod memory;

@@ -49,7 +49,7 @@ pub unsafe extern "C" fn pumice_free(at: *mut c_void) -> Status {
 }
 
 /// Makes an allocation `size` bytes long (0 counts as 1), where it stands or elsewhere, and
-/// returns where it is now; `align` is what it was allocated with. The added part has any content.
+/// returns where it is now; `align` is that of the allocation. The added part has any content.
 /// Large allocations grow in place or by moving pages, not by copying. NULL for `at` allocates.
 ///
 /// Returns NULL, with errno EINVAL or ENOMEM, if it can't; the allocation is then as it was.

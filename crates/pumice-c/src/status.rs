@@ -74,7 +74,7 @@ pub extern "C" fn pumice_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The meaning of a status, in English, without a full stop. Never NULL, whatever the number.
+/// The meaning of a status, in English, without a full stop. Never NULL, for any number.
 #[no_mangle]
 pub extern "C" fn pumice_strerror(status: c_int) -> *const c_char {
     let known = Status::ALL.into_iter().find(|&known| known as c_int == status);

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn pumice_zone_get(
     })
 }
 
-/// Puts back what pumice_zone_get gave.
+/// Puts back frames of pumice_zone_get.
 ///
 /// # Safety
 /// `zone` is NULL or a zone that is not destroyed, and nobody uses the frames any more.

@@ -73,7 +73,7 @@ fn bad_allocations() {
     }
     for size in [1 << 10, 1 << 20] {
         let at = pumice_alloc(size, 0, PUMICE_ZERO);
-        // SAFETY: the allocation is ours; what fails leaves it as it was.
+        // SAFETY: the allocation is ours; a call that fails leaves it as it was.
         unsafe {
             assert!(pumice_realloc(at, 1 << 60, 0).is_null());
             assert_eq!(errno(), Some(libc::ENOMEM));

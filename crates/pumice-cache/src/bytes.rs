@@ -23,7 +23,7 @@ fn first_piece(offset: u64, bytes: usize) -> Piece {
 }
 
 impl View<'_, '_> {
-    /// Makes all of a page what `bytes` are. It is not read if it is not in memory, and nobody sees anything of it but
+    /// Makes all of a page equal to `bytes`. It is not read if it is not in memory, and nobody sees anything of it but
     /// all it was, or all it is then. Else as [`View::write`].
     ///
     /// # Errors

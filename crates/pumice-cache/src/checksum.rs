@@ -1,9 +1,9 @@
-//! Checksums of pages, each kept in its page: it goes to the device and comes from there with what it is of.
+//! Checksums of pages, each kept in its page: it goes to the device and comes back together with the page.
 //!
-//! A page gets its sum when a guard of it for writing ends, so it has it whenever it may be written, by whomever. A
-//! read is checked against it. A sum's seed is the page's number, so a page that was written in another's place is
-//! found. A page of zeros needs none: nobody has written it yet. One that is older than it should be, since the device
-//! has lost a write, has the right sum of what it was: nothing within a page can say so.
+//! A page gets its sum when a guard of it for writing ends, so any thread may write the page back. A read is checked
+//! against it. A sum's seed is the page's number, so a page that was written in another's place is found. A page of
+//! zeros needs none: nobody has written it yet. A page that is too old, because the device has lost a write, has the
+//! right sum of its old content: nothing within a page can show that.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -32,7 +32,7 @@ impl Checksum {
 
     fn of(self, number: usize, page: &Page) -> u64 {
         let before = xxh3_64_with_seed(&page[..self.at], number as u64);
-        // 0 is what a page has that nobody has summed up.
+        // A page without a sum has 0.
         xxh3_64_with_seed(&page[self.at + LEN..], before).max(1)
     }
 
@@ -47,7 +47,7 @@ impl Checksum {
         page[self.at..self.at + LEN].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Whether a page is what it was when it was given its sum, or zeros.
+    /// Whether a page is unchanged since it got its sum, or zeros.
     pub fn is_right(self, number: usize, page: &Page) -> bool {
         match self.noted(page) {
             0 => page.iter().all(|&byte| byte == 0),

@@ -6,16 +6,16 @@ use pumice_paging::page_table::Atomic;
 use pumice_paging::space::region::Words;
 use pumice_paging::space::Frames;
 
-/// A page's entry, looked up once for what is fetched ahead and for the read: see [`View::entry`].
+/// A page's entry, looked up once for the prefetch and for the read: see [`View::entry`].
 pub struct PageEntry<'v, 't, 'c> {
     view: &'v View<'t, 'c>,
     entry: pumice_paging::space::PageEntry<'v, 't, Frames<'c>, Atomic>,
 }
 
 impl<'t, 'c> View<'t, 'c> {
-    /// Looks a page's entry up, for who knows ahead which pages they are going to read. With some eight pages at
+    /// Looks a page's entry up, for readers that know their next pages. With some eight pages at
     /// a time: [`PageEntry::fetch_entry`] for all, then [`PageEntry::fetch`] for all, and then the reads, so that no
-    /// line is waited for by itself. That something is fetched is no use of a page to reclaim.
+    /// line is waited for by itself. Reclaim does not count a fetch as a use of the page.
     #[inline(always)]
     pub fn entry(&self, page: usize) -> PageEntry<'_, 't, 'c> {
         PageEntry { view: self, entry: self.region.entry(page) }

@@ -52,7 +52,7 @@ pub enum CacheError {
     },
     /// The file can't grow so far.
     #[error(
-        "{} can't be {len} bytes long: {room} are kept for it; open it with more room",
+        "{} can't be {len} bytes long: {room} bytes are reserved for it; open it with more room",
         path.display()
     )]
     NoRoom {
@@ -99,8 +99,8 @@ pub enum CacheError {
         /// The kernel's error; `ENOSPC` where the file system is full.
         errno: Errno,
     },
-    /// The bytes that were written can't be made durable. Nobody knows what of it is, so it is said to all who sync
-    /// the file, until it is closed.
+    /// The bytes that were written can't be made durable. Nobody knows how much of it is, so each `sync` of the file
+    /// says so, until it is closed.
     #[error("can't make {} durable: {errno}", path.display())]
     Sync {
         /// The file.

@@ -1,4 +1,4 @@
-//! Reads of many pages at a time: begun by a thread, and ended by whoever looks.
+//! Reads of many pages at a time: begun by a thread, and ended by any thread that looks.
 //!
 //! Each thread has a queue of reads of its own. A page that is on its way is claimed in its word, so it is read once.
 //! A thread that wants such a page ends the requests that its own queue has done; if that does not help, those of
@@ -7,8 +7,8 @@
 //! than devices take reads the page anew, into another frame, and the first one is free when that thread goes on
 //! ([`Fills::take_over`]). So nobody waits for a thread, only for the device.
 //!
-//! A queue that can't be asked any more is replaced by whoever finds that out. Its requests have failed then, and each
-//! page is read once more, alone, by a thread that wants it.
+//! A queue that can't be asked any more is replaced by the thread that finds that out. Its requests have failed then,
+//! and each page is read once more, alone, by a thread that wants it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -175,7 +175,8 @@ impl Fills {
         progress
     }
 
-    /// Ends what is done, and waits until `least` requests are, if so many are in flight. Whether any was ended.
+    /// Ends the requests that are done, and waits until `least` are, if so many are in flight. Returns whether any was
+    /// ended.
     ///
     /// # Errors
     /// The kernel's error where it can't be asked for completions: then all are ended.
@@ -189,8 +190,8 @@ impl Fills {
         matches!(state.reap(task, 0), Ok(true))
     }
 
-    /// Ends a request at least, if any is in flight: its frames are nobody's who could do without them before. Whether
-    /// one was.
+    /// Ends one request or more, if any is in flight: until then its frames are in use. Returns whether one was in
+    /// flight.
     pub fn end_some(&self, task: &FileTask<'_>) -> bool {
         let mut state = self.state();
         let is_any = state.queue.in_flight() > 0;
@@ -242,7 +243,7 @@ impl Fills {
         }
     }
 
-    /// Returns when the kernel has done with what it was asked for: nobody is told of that, nor asks for more.
+    /// Returns when the kernel has finished all requests: nobody is told of that, nor asks for more.
     pub fn end(&self) {
         self.state().queue = Queue::new(Box::new(Plain::new()), 1);
     }

@@ -1,4 +1,4 @@
-//! Writing back in the background: what has been dirty for long, and more when there is much of it.
+//! Writing back in the background: pages that have been dirty for long, and more when many are dirty.
 //!
 //! One thread. It comes round a few times in the life of a dirty page, and at once when it is told that more is dirty
 //! than is left in peace. A thread that makes pages dirty faster than they can be written waits for it a moment at a
@@ -15,8 +15,8 @@ use pumice_paging::space;
 
 /// Rounds in which a page grows old.
 const ROUNDS_OF_AGE: u32 = 4;
-/// How long who is throttled waits at a time, and how many times if nothing is written meanwhile: the log may be its
-/// own to write.
+/// A throttled thread waits so long at a time, and so many times if nothing is written meanwhile: it may have to write
+/// the log itself.
 const PAUSE: Duration = Duration::from_millis(5);
 const MOST_PAUSES: usize = 4;
 

@@ -1,12 +1,12 @@
 //! A file that the cache has open, as all threads share it: its length, its writes in flight, its errors.
 //!
-//! **Lengths.** `len` is what the file's users have made of it, to the byte. Pages that begin before it are there,
+//! **Lengths.** `len` is the length that the file's users have set, to the byte. Pages that begin before it are there,
 //! others are an error. On the device the file is never longer, but where its blocks can't be had otherwise
 //! ([`View::allocate`](super::View::allocate)): its last page is written to the byte, by a descriptor of its own where
 //! direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
 //! still in the file: those that never were in memory since are zeros, and are not read.
 //!
-//! **Writes** are admitted here, whoever writes: not while the file is being cut off, nothing beyond its end, nothing
+//! **Writes** of all threads are admitted here: not while the file is being cut off, nothing beyond its end, nothing
 //! before its log. Writes in flight are counted in two epochs. A thread that waits for all begins the other, so that
 //! later writes do not keep it waiting. A page that reclaim cleans counts from before its word
 //! says that it is clean.
@@ -38,7 +38,7 @@ use pumice_io::{BlockFile, Cached, FileRef, Opening};
 
 /// Pages written by one request at most.
 pub(super) const MOST_PAGES: usize = 128;
-/// Errors in reading that are kept for who asked.
+/// Read errors that are kept for the threads that asked.
 const READ_ERRORS: usize = 64;
 const FRAME: u64 = FRAME_SIZE as u64;
 
@@ -46,7 +46,7 @@ const FRAME: u64 = FRAME_SIZE as u64;
 pub(super) struct Inner {
     pub path: Arc<Path>,
     pub data: BlockFile,
-    /// For what direct I/O does not take.
+    /// For writes that direct I/O does not take.
     pub tail: Option<BlockFile>,
     /// Of a file that may be written, until its name is known to be durable.
     pub folders: Mutex<Vec<File>>,
@@ -72,11 +72,11 @@ pub(super) struct Inner {
     pub scan: Mutex<()>,
     /// Held by a thread that makes things durable.
     pub syncing: Mutex<()>,
-    /// Its pages may be another file's. Relaxed: by who has `syncing`.
+    /// Its pages may be another file's. Relaxed: by the holder of `syncing`.
     pub is_closed: AtomicBool,
-    /// Held by who changes the length, but in memory only.
+    /// Held by a thread that changes the length, but in memory only.
     pub resizing: Mutex<()>,
-    /// Held by who waits for all writes that are in flight.
+    /// Held by a thread that waits for all writes in flight.
     turning: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
@@ -255,7 +255,7 @@ impl Inner {
         is_as_it_was
     }
 
-    /// As far as it is known to go on the device. Relaxed: a hint, which who goes by it finds out.
+    /// Its length on the device, as far as it is known. Relaxed: a hint, and its users find out when it is stale.
     pub fn len_on_device(&self) -> u64 {
         self.len_on_device.load(Ordering::Relaxed)
     }
@@ -293,7 +293,7 @@ impl Inner {
         self.end_in_epoch(state, write.epoch);
     }
 
-    /// Reclaim begins to clean a page; to who waits for writes it is one in flight until [`Inner::let_go`].
+    /// Reclaim begins to clean a page. Threads that wait for writes count it as in flight until [`Inner::let_go`].
     pub fn hold(&self, page: usize) {
         let mut state = self.state();
         let State { held, writing, epoch, watched, .. } = &mut *state;
@@ -320,7 +320,7 @@ impl Inner {
         }
     }
 
-    /// From here on it is noted which pages reclaim has, those it has now among them. By who syncs.
+    /// Begins to note the pages that reclaim has, those it has now among them. Called by a `sync`.
     pub fn watch_holds(&self) {
         let mut state = self.state();
         state.watched = Some(state.held.keys().copied().collect());
@@ -408,8 +408,8 @@ impl Inner {
         self.while_nothing_is_written(|| self.extend_on_device(self.len()))
     }
 
-    /// Gives back what blocks there are on the device beyond its end there, and that end's being beyond the file's. By
-    /// who changes the length. Where that can't be done they are in nobody's way.
+    /// Gives back blocks beyond the end on the device, and moves that end back to the file's.
+    /// Called by a thread that changes the length. Where that can't be done they are in nobody's way.
     pub fn trim_on_device(&self) {
         if !self.data.is_device() {
             let _ = self.while_nothing_is_written(|| self.data.trim(self.len()));
@@ -433,7 +433,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes durable what is on the device, and the name of a file that was made.
+    /// Makes the device's content durable, and the name of a file that was made.
     fn sync_data(&self) -> Result<(), Errno> {
         self.data.sync_data()?;
         let mut folders = self.folders.lock();
@@ -466,7 +466,7 @@ impl Inner {
 
     // -- Errors -------------------------------------------------------------------------------------------------
 
-    /// Makes durable what was written. Where that failed once it is never known again what is. By who syncs.
+    /// Makes the writes durable. After one failure it is never known again which of them are. Called by a `sync`.
     pub fn make_durable(&self) -> Result<(), CacheError> {
         if !self.has_failed_to_sync() {
             if let Err(errno) = self.sync_data() {

@@ -73,8 +73,8 @@ impl<'c> View<'_, 'c> {
         CacheError::Resize { path: self.file.path.clone(), len, errno }
     }
 
-    /// By who changes the length: nobody else cuts it off. A writer beyond the end may make it longer meanwhile, and
-    /// end within another page.
+    /// The caller changes the length, so nobody else cuts it off. A writer beyond the end may make it longer meanwhile,
+    /// and end within another page.
     fn grow(&self, len: u64) -> Result<()> {
         loop {
             let old = self.file.len();

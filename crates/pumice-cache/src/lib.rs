@@ -8,7 +8,7 @@
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
 //! - `bytes`: pages that are written whole, and bytes at any place; `checksum`: pages that say whether they are right.
 //! - `inner`: a file as all threads share it; `open`: how it is opened; `table`: files as reclaim sees them.
-//! - `readahead`: which pages will be wanted.
+//! - `readahead`: the pages to read next.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
 //!   off.
 //!
@@ -38,20 +38,21 @@
 //! # }
 //! ```
 //!
-//! # How it hangs together
+//! # Design
 //! A cache is a [`VmSpace`], and each file a region of it; one that is opened twice, by device and inode, is one
-//! region. So the page table says of each page of a file what it says of anonymous memory, and reclaim chooses among
-//! them as among those. A page that is not in memory is a shadow; a fault has the file read it into a frame that is
-//! not zeroed first. A page that is dirty is written where it lies, by whichever thread, while only readers may have
-//! it, and is clean and in memory then: reclaim does that with a page that is to go, before it goes.
+//! region. So the page table and reclaim treat pages of files like anonymous memory. A page that is not in memory is a
+//! shadow; a fault has the file read it into a frame that is not zeroed first. Any thread may write a dirty page to its
+//! place in the file, while only readers may have the page. The page is then clean and still in memory. Reclaim cleans
+//! a page in this way before it evicts it.
 //!
 //! # Locks
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (to make it durable), its
 //! *resizing* (to change its length), its *turning* (to wait for all writes in flight), its *scan* (to look for dirty
 //! pages, until their writes have begun), a thread's queue of reads, a file's state. Reclaim's comes after these. A
-//! `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread that makes
-//! a file longer waits for no guard but one of its last page. A thread that cuts it off waits for those of pages that
-//! go. Each says so. The log is asked under no lock but *syncing* and *scan*.
+//! cache's *opening* (to open or close a file) comes before all of them. A `sync` waits for guards, and has *syncing*
+//! only meanwhile, for which only another `sync` waits. A thread that makes a file longer waits for no guard but one of
+//! its last page. A thread that cuts it off waits for those of pages that go. Each says so. The log is asked under no
+//! lock but *syncing* and *scan*.
 
 mod bytes;
 mod checksum;
@@ -127,7 +128,7 @@ pub struct Counts {
     pub read: u64,
     /// Requests that they were read by.
     pub read_requests: u64,
-    /// Of these, such as nobody had asked for yet.
+    /// Of these, pages of readahead.
     pub read_ahead: u64,
     /// Written to files.
     pub written: u64,
@@ -150,26 +151,25 @@ impl<'c> Cache<'c> {
     /// [`CacheError::Space`] without frames.
     ///
     /// # Panics
-    /// In a replacement policy's method: others may wait for that one who have what a task waits for.
+    /// In a replacement policy's method: a task may have to wait for threads that wait for that method.
     pub fn task(&self) -> Result<CacheTask<'_>> {
         in_policy::refuse();
         CacheTask::new(self)
     }
 
-    /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
-    /// opened first; it stays so when its handles are dropped, until [`CacheTask::close`].
+    /// Opens a file or a block device. A file that is open in the cache already is the same file under any name, with
+    /// the options of its first opening. It stays open when its handles are dropped, until [`CacheTask::close`].
     ///
-    /// A file that may be written is one cache's at a time (flock(2)), but on CIFS, where a lock would be in the
-    /// cache's own way; a block device is claimed, as a mount does. Of a process that was killed, writes may still be
-    /// on their way to the device: for these it waits, some seconds at most.
+    /// A writable file belongs to one cache at a time (flock(2)), except on CIFS, where a lock would stop the cache's
+    /// own descriptors. A block device is claimed, as a mount does. Writes of a killed process may still be on their
+    /// way to the device: this waits for them, some seconds at most.
     ///
     /// # Errors
     /// [`CacheError::Open`], with `EINVAL` too for a place where no checksum can be; [`CacheError::PartOfPage`] for a
-    /// file with checksums that is not whole pages long; [`CacheError::InUse`] for one that another cache may write,
-    /// and for a device that is mounted or claimed otherwise; [`CacheError::ReadOnly`] for one that is open to be read
-    /// only;
-    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
-    /// [`CacheError::Space`] where no addresses are left for it.
+    /// file with checksums that is not whole pages long; [`CacheError::InUse`] for a file that another cache may write,
+    /// and for a device that is mounted or claimed otherwise; [`CacheError::ReadOnly`] for a file that is open for
+    /// reading only; [`CacheError::OpenOtherwise`] for a file that is open with other options; [`CacheError::Space`]
+    /// where no addresses are left for it.
     ///
     /// # Panics
     /// As [`Cache::task`].
@@ -236,7 +236,7 @@ impl<'c> Cache<'c> {
         Ok(Some(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
     }
 
-    /// A region of so many pages at least: its first, and how many. By who opens.
+    /// A region of so many pages at least: its first, and how many. Called by a thread that opens a file.
     fn region_for(&self, room: usize) -> Result<(usize, usize)> {
         let mut vacant = self.files.vacant.lock();
         let fits = |&(_, pages): &(usize, usize)| pages >= room && pages <= room.saturating_mul(2);

@@ -1,5 +1,5 @@
-//! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole, taken
-//! out, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
+//! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole,
+//! evicted, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
 //!
 //! Invariants: no update is lost; bytes written before a `sync` are on the device after it; a reader of a page that is
 //! written whole sees one writing of it; nothing is dirty, in memory or held at the end.
@@ -206,7 +206,7 @@ fn add(view: &View<'_, '_>, disk: &Disk, page: usize) {
     let next = word_of(&guard) + 1;
     guard[..8].copy_from_slice(&next.to_le_bytes());
     drop(guard);
-    // Relaxed: a lower bound to who looks meanwhile.
+    // Relaxed: a lower bound to threads that look meanwhile.
     disk.counts[page].fetch_add(1, Ordering::Relaxed);
 }
 
@@ -219,7 +219,7 @@ fn overwrite(view: &View<'_, '_>, disk: &Disk, page: usize) {
     disk.counts[page].store(next, Ordering::Relaxed);
 }
 
-/// Reads a page: what it is, no less than what was there before, and of one that is written whole one writing.
+/// Reads a page: its version is no less than the one before, and a page that is written whole is of one writing.
 fn look(view: &View<'_, '_>, disk: &Disk, page: usize) {
     let before = disk.counts[page].load(Ordering::Relaxed);
     let guard = insist(|| view.read(page));
@@ -249,7 +249,7 @@ enum Left {
 
 type Work = fn(&CacheTask<'_>, &View<'_, '_>, &Disk);
 
-/// Threads that add, write whole, read ahead, take out and sync.
+/// Threads that add, write whole, read ahead, evict and sync.
 const WORKERS: [Work; 3] = [
     |task, view, disk| {
         for turn in 0..3 * ADDED {
@@ -406,7 +406,7 @@ fn shuttle_sync_beside_the_flusher_on_a_faulty_device() {
     shuttle::check_random(once, 3 * ITERATIONS);
 }
 
-/// A sync fails, after which nobody knows what is durable: no sync of the file says any more that all is, whoever asks.
+/// A sync fails, after which nobody knows what is durable: no sync of the file by any thread says any more that all is.
 #[test]
 fn shuttle_no_sync_succeeds_after_one_that_failed() {
     let once = || {

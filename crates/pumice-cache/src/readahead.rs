@@ -93,7 +93,7 @@ impl Pattern {
         page == self.trigger.get()
     }
 
-    /// The thread wants a page that is not in memory: what is to be read, that page first, if it is one of a
+    /// The thread wants a page that is not in memory. Returns the pages to read, that page first, if it is one of a
     /// sequence.
     pub fn missed(&self, page: usize) -> Option<Window> {
         let stride = (page as isize).wrapping_sub(self.last_miss.get() as isize);
@@ -123,7 +123,7 @@ impl Pattern {
         Some(self.window_from(page))
     }
 
-    /// The thread has come to the trigger: what is to be read next.
+    /// The thread has come to the trigger. Returns the pages to read next.
     pub fn reached(&self) -> Window {
         self.window.set((self.window.get() * 2).min(self.most));
         self.window_from(self.next.get())

@@ -19,13 +19,13 @@ pub struct Settings {
     pub frames: usize,
     /// Whether memory is asked for in huge pages.
     pub huge: Huge,
-    /// Dirty pages from which on they are written back in the background.
+    /// Above this many dirty pages, they are written back in the background.
     pub dirty_background: usize,
-    /// Dirty pages from which on who makes more of them dirty waits.
+    /// Above this many dirty pages, writers are throttled.
     pub dirty_most: usize,
     /// How long a page is dirty at most before it is written back in the background, if the log allows it.
     pub dirty_age: Duration,
-    /// By what is read and written.
+    /// The engines that read and write.
     pub engines: Engines,
 }
 
@@ -82,24 +82,24 @@ impl Options {
         Options { cached: Cached::Yes, ..self }
     }
 
-    /// Keeps addresses for so many bytes, which the file can grow to; else for twice what it has, and 1 GiB at least.
-    /// A cache has 128 TiB of addresses; each GiB takes 8 KiB of memory, and 2 MiB more where it is used all over.
+    /// Keeps addresses for so many bytes, which the file can grow to; else for twice its length, and 1 GiB at least.
+    /// A cache has 128 TiB of addresses; each GiB takes 8 KiB of memory, and 2 MiB more where all of it is used.
     #[must_use]
     pub fn room(self, bytes: u64) -> Options {
         Options { room: bytes, ..self }
     }
 
-    /// No page is written before this allows it.
+    /// No page is written before the rule allows it.
     #[must_use]
     pub fn write_ahead(self, rule: Arc<dyn WriteAhead>) -> Options {
         Options { rule: Some(rule), ..self }
     }
 
     /// Each page has a checksum of its other bytes, and of its number, in the eight bytes from `at` on (a multiple of 8
-    /// below 4096). It is the cache's: other bytes there are replaced when a guard for writing ends. A page that is
-    /// read from the device and does not have it is [`CacheError::Checksum`](super::CacheError::Checksum), until it is
-    /// written whole ([`View::overwrite`](super::View::overwrite)). Pages of zeros need none. The file is whole pages
-    /// long, always, and all who open it in this cache ask for the same.
+    /// below 4096). These eight bytes belong to the cache, which overwrites them when a guard for writing ends. A page
+    /// that is read from the device and does not have it is [`CacheError::Checksum`](super::CacheError::Checksum),
+    /// until it is written whole ([`View::overwrite`](super::View::overwrite)). Pages of zeros need none. The file is
+    /// whole pages long, always, and all that open it in this cache ask for the same.
     #[must_use]
     pub fn checksums(self, at: usize) -> Options {
         Options { checksums: Some(at), ..self }

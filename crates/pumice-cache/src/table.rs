@@ -1,4 +1,4 @@
-//! The files that a cache has open, and what they are to reclaim.
+//! The files that a cache has open, as a backing of reclaim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct Files {
     pub settings: Settings,
     /// By their first pages.
     files: RwLock<BTreeMap<usize, (FileId, Arc<Inner>)>>,
-    /// Held by who opens or closes.
+    /// Held by a thread that opens or closes a file.
     pub opening: Mutex<()>,
     /// Regions of closed files: first pages, and how many.
     pub vacant: Mutex<Vec<(usize, usize)>>,
@@ -195,7 +195,8 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// Where a page is from now on that had been in memory, by what the policy notes of it: not where it never was.
+/// The place of a page that is evicted, with the policy's note of it: another one than that of a page that never was in
+/// memory.
 fn elsewhere(note: u32) -> Evicted {
     if Evicted::Shadow(note) == Evicted::Shadow(0) {
         DROPPED

@@ -16,8 +16,8 @@ use pumice_io::sync::in_policy;
 use pumice_io::Way;
 use pumice_paging::space::file_ops::FileOps;
 
-/// An open file, to be viewed by any task of its cache. It stays in the cache when this is dropped, as the kernel
-/// keeps pages of files that nobody has open: [`CacheTask::close`] has it go.
+/// An open file, to be viewed by any task of its cache. It stays in the cache when this is dropped, as the kernel keeps
+/// pages of files that nobody has open: [`CacheTask::close`] removes it.
 #[derive(Debug)]
 pub struct File {
     pub(super) inner: Arc<Inner>,
@@ -27,7 +27,7 @@ pub struct File {
 }
 
 impl Clone for File {
-    /// The same file for somebody else, who is told of errors that happen from now on, or have not been told of yet.
+    /// Another handle of the file. It is told of errors that happen from now on, or have not been told of yet.
     fn clone(&self) -> File {
         // Relaxed: a number.
         let seen = self.seen.load(Ordering::Relaxed);
@@ -81,12 +81,12 @@ pub struct CacheTask<'c> {
     pub(super) fills: Arc<Fills>,
 }
 
-/// Looks before who waits for a page sleeps.
+/// Polls before a thread that waits for a page sleeps.
 const WAITS_AWAKE: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
-/// Looks before it reads itself what another thread has asked for: some 20 ms.
+/// Polls before a thread reads a page itself that another thread has asked for: some 20 ms.
 const WAITS_FOR_A_THREAD: u32 = if cfg!(shuttle) { 8 } else { WAITS_AWAKE + 200 };
-/// How long who is short of frames waits for those of other threads' reads.
+/// How long a thread without frames waits for frames of other threads' reads.
 const WAIT_FOR_FRAMES: Duration = Duration::from_secs(5);
 
 impl<'c> CacheTask<'c> {
@@ -105,7 +105,7 @@ impl<'c> CacheTask<'c> {
         }
     }
 
-    /// Writes what is dirty of all files back and makes it durable.
+    /// Writes all dirty pages of all files back and makes them durable.
     ///
     /// # Errors
     /// As [`View::sync`](super::View::sync), the first there is; the others are synced all the same.
@@ -119,8 +119,8 @@ impl<'c> CacheTask<'c> {
         result
     }
 
-    /// Writes what is dirty of a file back, makes it durable, and, if nobody else has a handle or a view of it, has
-    /// its pages go: the next who opens it reads them from the device.
+    /// Writes a file's dirty pages back and makes them durable. If nobody else has a handle or a view of the file, its
+    /// pages leave the cache: the next open reads them from the device.
     ///
     /// # Errors
     /// As [`View::sync`](super::View::sync); the file is then still there, but where all is written and
@@ -173,7 +173,7 @@ impl<'c> CacheTask<'c> {
         result
     }
 
-    /// Makes durable what of a range of a file's pages was dirty before this.
+    /// Makes the pages of a range durable that were dirty before this call.
     pub(super) fn sync(
         &self,
         file: &Arc<Inner>,
@@ -241,7 +241,7 @@ impl<'c> CacheTask<'c> {
         were_any
     }
 
-    /// Waits for who has a page: reads it, or has a guard of it.
+    /// Waits for the thread that reads a page, or has a guard of it.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {

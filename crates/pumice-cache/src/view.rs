@@ -91,13 +91,13 @@ impl DerefMut for PageMut<'_, '_> {
 pub enum Advice {
     /// They are read soon.
     WillNeed,
-    /// They are not needed: those that are clean go.
+    /// They are not needed: the clean ones are evicted.
     DontNeed,
-    /// Of all the view's: the pattern of reads says which pages are read ahead.
+    /// For all of the view: pages are read ahead by the pattern of reads.
     Normal,
-    /// Of all the view's: nothing is read ahead.
+    /// For all of the view: nothing is read ahead.
     Random,
-    /// Of all the view's: they are read in order.
+    /// For all of the view: pages are read in order.
     Sequential,
 }
 
@@ -129,8 +129,8 @@ impl<'t, 'c> View<'t, 'c> {
         self.file.pages()
     }
 
-    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for
-    /// who writes to it: if it is the calling thread, for ever.
+    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for its
+    /// writer: if it is the calling thread, for ever.
     ///
     /// # Errors
     /// [`CacheError::PastEnd`], [`CacheError::Read`], [`CacheError::Checksum`]; [`CacheError::Space`] without frames.
@@ -173,8 +173,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Has a page alone, and keeps it in place. It is read if it is not in memory, and dirty from then on. Waits for
-    /// all who have it: a thread that has a guard of it itself waits for ever. Waits a moment where more is dirty
-    /// than may be.
+    /// all guards of it: a thread that has one itself waits for ever. Waits a moment where too many pages are dirty.
     ///
     /// # Errors
     /// As [`View::read`]; [`CacheError::ReadOnly`].
@@ -285,8 +284,8 @@ impl<'t, 'c> View<'t, 'c> {
         Ok(self.read(page)?.read_copy(read))
     }
 
-    /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
-    /// nor that it is fetched: [`View::read_optimistic`] is for those that go by its content.
+    /// Where a page's frame is, if it is in memory, as [`Region::translate`]. Reclaim does not count this, or a fetch,
+    /// as a use of the page: [`View::read_optimistic`] is for readers of its content.
     #[doc(hidden)]
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
@@ -297,14 +296,14 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
-    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be. Of
-    /// pages past the file's end there is nothing to read.
+    /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many pages of the
+    /// list it has handled: all, unless there are no frames for more, or the queue of reads is full. Pages past the
+    /// file's end are not read.
     pub fn prefetch(&self, pages: &[usize]) -> usize {
         self.begin(pages, Why::Wanted)
     }
 
-    /// As [`View::prefetch`], of pages that [`View::arrived`] is to tell of.
+    /// As [`View::prefetch`], of pages that [`View::arrived`] will report.
     pub fn request(&self, pages: &[usize]) -> usize {
         self.begin(pages, Why::Asked)
     }
@@ -316,12 +315,12 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Pages that were asked for by [`View::request`] and have come since it was last asked, of this file, by any view
-    /// of this task, in any order; waits until there are `least`, if so many are on their way. One that could not be
-    /// read, or is past the file's end, is among them: a read of it says why.
+    /// of this task, in any order; waits until there are `least`, if so many are on their way. A page that could not be
+    /// read, or is past the file's end, is among them: a read of it gives the error.
     ///
     /// # Errors
-    /// [`CacheError::Read`] where the kernel can't be asked any more what became of them. They are not on their way
-    /// then: a later call tells of them, and a read of one reads it anew.
+    /// [`CacheError::Read`] where the kernel no longer reports their outcome. They are then not on their way: a later
+    /// call reports them, and a read of one reads it anew.
     pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
         let (task, fills) = (&self.task.task, &self.task.fills);
         let error = |errno| CacheError::Read { path: self.file.path.clone(), page: 0, errno };
@@ -339,7 +338,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Says what is going to be done with pages.
+    /// Announces the next accesses to pages.
     pub fn advise(&self, pages: Range<usize>, advice: Advice) {
         let pages = pages.start..pages.end.min(self.pages());
         match advice {
@@ -361,7 +360,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Makes durable what was written to the file, its length, and its name if the cache has made it: all that any
+    /// Makes the file's writes durable, its length, and its name if the cache has made it: all that any
     /// thread wrote by guards it had before this was called. Waits for those guards that are still held: for ever, if
     /// the calling thread has one. Waits for the log, too.
     ///
@@ -386,8 +385,7 @@ impl<'t, 'c> View<'t, 'c> {
         self.task.sync(&self.file, &self.seen, pages.start.min(end)..end)
     }
 
-    /// A page that is wanted is not in memory: it is read with those that will be wanted next, if it is one of a
-    /// sequence.
+    /// A demanded page is not in memory: it is read together with the next pages, if it is one of a sequence.
     #[cold]
     #[inline(never)]
     fn read_ahead(&self, page: usize) {

@@ -72,7 +72,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.queues.give(self.queue);
     }
 
-    /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. Pages that can't
+    /// Begins to write the dirty pages of a range of a file, of all of their granules in fact. Pages that can't
     /// be written now are marked again, and left in `held` and `refused`.
     pub fn begin(&mut self, file: &Arc<Inner>, which: Which, pages: &Range<usize>) {
         self.held.clear();
@@ -243,7 +243,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.poll();
     }
 
-    /// Hands over what was asked for, and ends what is done.
+    /// Submits the requests, and ends those that are done.
     fn poll(&mut self) {
         let asked = self.queue.poll();
         self.end_done(asked);
@@ -257,7 +257,7 @@ impl<'w, 'c> Writer<'w, 'c> {
 
     fn end_done(&mut self, asked: Result<(), Errno>) {
         if let Err(errno) = asked {
-            // It is not known what of it was written, but that nobody writes it any more.
+            // It is not known how much of it was written, but nobody writes it any more.
             self.queues.replace(&mut self.queue, errno);
         }
         while let Some((write, result)) = self.queue.pop() {

@@ -34,7 +34,7 @@ pub enum Command {
     Env(Box<EnvArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
-    /// Show what running programs have been served
+    /// Show the pools of running programs, and the requests that were served
     Stat(StatArgs),
     /// Watch running programs on a terminal
     Top(TopArgs),
@@ -42,10 +42,10 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run a program on a slot of ready memory that a daemon keeps
     Lease(LeaseArgs),
-    /// List a daemon's slots, show what it counts, change how it populates
+    /// List a daemon's slots, show its counters, change how it populates
     Slots(SlotsArgs),
     Estimate(EstimateArgs),
-    /// Measure on this machine what it is worth
+    /// Run pumice's experiments on this machine
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions {
@@ -104,7 +104,7 @@ fn help_of(command: &clap::Command, names: &[OsString]) -> String {
     format!("{help} --help")
 }
 
-/// clap's message without its paragraphs: what is wrong, and the hint if it has one.
+/// clap's message on one line: the error, and the hint if it has one.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -42,7 +42,7 @@ pub fn live_slots<'t>(
     tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)))
 }
 
-/// The name of the program that counts in a slot. It is whatever the program wrote.
+/// The name of the program that counts in a slot. The program may have written anything there.
 pub fn program_name(slot: &CounterSlot) -> String {
     let name = slot.name();
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());

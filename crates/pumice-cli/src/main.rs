@@ -1,16 +1,16 @@
 //! The `pumice` program: one subcommand, one module.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`args`] | what may be typed, and how what may not is answered |
+//! | [`args`] | the command line, and the answers to mistakes in it |
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
-//! | [`mod@estimate`] | `pumice estimate`: what a program could gain |
-//! | [`mod@stat`] | `pumice stat`: what running programs are served |
+//! | [`mod@estimate`] | `pumice estimate`: the gain that a program could have |
+//! | [`mod@stat`] | `pumice stat`: the pools of running programs |
 //! | [`mod@top`] | `pumice top`: the same on a terminal, as it changes |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`serve`] | `pumice serve`: starts the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
-//! | [`slots`] | `pumice slots`: what a daemon has and counts |
+//! | [`slots`] | `pumice slots`: a daemon's slots, leases and counts |
 //! | [`mod@bench`] | `pumice bench`: the experiments |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`counters`] | the counters of a tree of programs: made, found again, copied |
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn start(count: c_int, arguments: *const *const c_char) ->
     i32::from(obey(line).unwrap_or_else(|failure| failure.report()))
 }
 
-/// Does what the command line asks for and returns the exit status.
+/// Runs the command and returns the exit status.
 fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     match args::parse(line) {
         Err(status) => Ok(status),

@@ -1,4 +1,4 @@
-//! `pumice slots`: what a running daemon has, what it counts, and how it populates.
+//! `pumice slots`: a running daemon's slots, leases and counts, and how it populates.
 
 use std::path::PathBuf;
 
@@ -205,7 +205,7 @@ fn time(us: u64) -> String {
     }
 }
 
-/// Columns as wide as what is in them; the first flush left, the others right.
+/// Columns as wide as their content; the first flush left, the others right.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

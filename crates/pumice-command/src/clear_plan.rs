@@ -1,4 +1,4 @@
-//! Which engine zeroes what on this machine: measured once, kept, and handed to children.
+//! The plan of engines for this machine: measured once, kept, and passed to children.
 //!
 //! The plan is kept as text in `$XDG_CACHE_HOME/pumice/clear-KEY` (or `~/.cache/pumice`), where
 //! KEY tells processor models apart. The shim never measures: it takes `PUMICE_CLEAR`, or goes by

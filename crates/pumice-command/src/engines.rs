@@ -44,7 +44,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Opens an engine; `None` for the processor, which needs no opening. An error says what is missing.
+/// Opens an engine; `None` for the processor, which needs no opening. An error names the missing part.
 pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
     match kind {
         EngineKind::Cpu => Ok(None),

@@ -10,14 +10,14 @@ pub const STATUS_USAGE: u8 = 2;
 /// Why a subcommand gave up: one line for people, and an exit status.
 #[derive(Debug)]
 pub struct Failure {
-    /// The error and what to type instead, without a full stop.
+    /// The error and its remedy, without a full stop.
     pub message: String,
     /// The exit status.
     pub status: u8,
 }
 
 impl Failure {
-    /// A failure whose cause is what was typed.
+    /// A failure caused by the input.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), status: STATUS_USAGE }
     }
@@ -34,9 +34,9 @@ impl Failure {
     }
 }
 
-/// Says of an error what failed by it.
+/// Adds to an error the step that failed.
 pub trait Explain<T> {
-    /// A failure of the machine's: what failed, and the error.
+    /// A failure of the machine's: the step that failed, and the error.
     fn or_fail(self, what: impl Display) -> Result<T, Failure>;
 }
 

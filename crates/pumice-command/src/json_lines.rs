@@ -34,7 +34,7 @@ impl JsonLines {
         writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|error| failure(path, &error))
     }
 
-    /// Puts what is buffered into the file.
+    /// Flushes the buffer into the file.
     pub fn finish(self) -> Result<(), Failure> {
         match self.file {
             Some((mut file, path)) => file.flush().map_err(|error| failure(&path, &error)),

@@ -1,16 +1,16 @@
 //! The parts that the commands of the program share: how they fail, print and count, and their facts about the machine.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`failure`] | one line on stderr and an exit status; printing |
 //! | [`table`], [`json_lines`] | rows for people and for programs |
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`random`] | numbers that look random and are the same in every run |
-//! | [`memory`] | how much memory there is to have, from `pumice-slots` |
+//! | [`memory`] | the available memory, from `pumice-slots` |
 //! | [`region`] | memory to measure in |
 //! | [`costs`] | the costs of faults and touching on this machine |
 //! | [`engines`] | engines by name, and whether they are here |
-//! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
+//! | [`clear_plan`] | the plan of engines for this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |
 //! | [`whole_file`] | files that are written whole |
 //! | [`small`] | installed allocators for small requests |

@@ -1,11 +1,11 @@
 //! Paths at which nobody else can put another file.
 //!
-//! Files that root loads, or any user, must not come from a path that others can make. It is not
-//! enough that a file or its folder is ours: a user that may write to a folder above it can put another in
-//! its place, at once or, in a sticky one such as `/tmp`, when a cleaner or a restart has removed ours,
-//! while programs still name it. So every folder from the root down must belong to root or to us, and no
-//! other may write to it. Each is opened in the one before, never through a link. So the one that was looked at is the
-//! one that is used, and from then on nobody else can change it.
+//! Files that root loads, or any user, must not come from a path that others can make. It is not enough that a file or
+//! its folder is ours: a user that may write to a folder above it can replace it at once. In a sticky folder such as
+//! `/tmp` that user can do so when a cleaner or a restart has removed ours, while programs still name it. So every
+//! folder from the root down must belong to root or to us, and no other may write to it. Each is opened in the one
+//! before, never through a link. So the one that was looked at is the one that is used, and from then on nobody else
+//! can change it.
 
 use std::env;
 use std::ffi::{CString, OsStr};

@@ -61,7 +61,7 @@ impl Small {
     /// As [`Small::find`].
     ///
     /// # Errors
-    /// Says what to install where there is none.
+    /// Names the package to install where there is none.
     pub fn find_or_explain(self) -> Result<PathBuf, Failure> {
         self.find().ok_or_else(|| {
             let name = self.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());

@@ -1,7 +1,7 @@
 //! Page frames, the ledger that says which are free and which are zero, and engines that clear them: the foundation of
 //! pumice. Programs use the facade, `pumice`; this is its inside.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | `table` | enums with a table behind them: [`table!`](crate::table!) |
 //! | `flags` | sets of flags: [`flags!`](crate::flags!) |

@@ -2,8 +2,8 @@
 //! `--cfg shuttle`.
 //!
 //! Loom's are neither `const` to make nor valid as zeroed memory, so structures take slices of atomics from the owner
-//! of the storage ([`crate::frame::Ledger`]) and nothing shared sits in a static of this crate, but for the list of
-//! heaps that fork handlers need.
+//! of the storage ([`crate::frame::Ledger`]) and nothing shared sits in a static of this crate, but for words about the
+//! process in `sys`: its forks, and the place of its next mapping.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use core::sync::atomic;

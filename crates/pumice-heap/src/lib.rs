@@ -1,7 +1,7 @@
 //! A heap of ready memory for `malloc`- and `mmap`-sized requests, and the threads that keep it ready: an inside of
 //! pumice, whose facade is `pumice`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`stats`] | event counters in a versioned layout that others can map |
 //! | [`config`] | every option, its default and its environment variable |

@@ -1,7 +1,7 @@
 //! An engine whose panics end in errors, for it may be the program's own.
 //!
 //! A thread that unwinds through a batch of writes would leave pages clean that nobody has written. So an engine that
-//! panics can't be asked any more. Its user drops it then, and gives up what was in flight, as where the kernel
+//! panics can't be asked any more. Its user then drops it and gives up its requests in flight, as where the kernel
 //! refuses: see [`Queues::replace`](super::Queues::replace).
 
 use rustix::io::Errno;

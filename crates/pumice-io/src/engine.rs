@@ -1,4 +1,4 @@
-//! One face over the ways that the kernel has of reading and writing.
+//! One interface to the kernel's ways of reading and writing.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -225,7 +225,7 @@ unsafe impl Engine for Plain {
 /// io_uring: requests are taken together, and done in any order.
 #[derive(Debug)]
 pub struct Ring {
-    /// It waits for what is in flight when it is dropped.
+    /// It waits for its requests in flight when it is dropped.
     ring: Uring,
     depth: usize,
 }

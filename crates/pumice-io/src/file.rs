@@ -14,10 +14,10 @@ use pumice_frames::sys::thread::Maker;
 
 pub use crate::sys::block::{FileId, Opening};
 
-/// How long writes of a process that was killed are waited for: longer than devices take.
+/// How long a lock waits for writes of a killed process: longer than devices take.
 pub const WRITES_IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Waits for a file that somebody has: a millisecond at first, then longer each time.
+/// Waits for a locked file: a millisecond at first, then longer each time.
 #[derive(Debug)]
 pub struct Wait {
     begun: Instant,
@@ -163,12 +163,12 @@ impl BlockFile {
         })
     }
 
-    /// Has the file to itself until it is unlocked, or closed and all writes to it are over, also those that were in
-    /// flight when its process was killed. Waits for such of another process for some seconds. A device is claimed,
-    /// too, so that it is neither mounted nor used for swap meanwhile.
+    /// Locks the file until it is unlocked, or closed and all writes to it are over, also those that were in flight
+    /// when its process was killed. Waits some seconds for such writes of another process. A device is claimed, too, so
+    /// that it is neither mounted nor used for swap meanwhile.
     ///
     /// # Errors
-    /// `EBUSY` where somebody has it still.
+    /// `EBUSY` where it is still locked.
     pub fn lock(&mut self) -> Result<(), Errno> {
         let mut wait = Wait::new();
         while !self.try_lock()? {
@@ -203,9 +203,9 @@ impl BlockFile {
         Ok(true)
     }
 
-    /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
-    /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
-    /// being written to it any more.
+    /// Releases the lock, also where a descriptor of the file is still open: a forked child may have one, and live on.
+    /// (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is being written to it any
+    /// more.
     #[doc(hidden)]
     pub fn unlock(&self) {
         if self.locked_by.is_some_and(|maker| maker.is_here()) {
@@ -303,7 +303,7 @@ impl BlockFile {
         }
     }
 
-    /// Gives back what blocks there are beyond the end of a file, which is `len` bytes long then at most. Nobody writes
+    /// Gives back the blocks beyond the end of a file, which is `len` bytes long then at most. Nobody writes
     /// there meanwhile.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl BlockFile {
         block::set_len(&self.file, len)
     }
 
-    /// Waits until what was written is on the device, and the length with it.
+    /// Waits until the writes are on the device, and the length with them.
     ///
     /// # Errors
     /// The kernel's error. It is reported once: bytes that were written since the last time may be lost.

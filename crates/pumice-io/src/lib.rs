@@ -1,14 +1,14 @@
 //! Data between memory and files or block devices, by io_uring or by plain calls, direct or buffered: an inside of
 //! pumice, whose facade is `pumice`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`sync`] | the atomics, and locks to sleep on |
 //! | [`sys`] | system calls on files and devices |
 //! | `fails` | a file's calls that fail on demand, for tests |
 //! | [`file`](mod@file) | an open file or device |
-//! | [`engine`] | one face over the ways there are: [`Plain`], [`Ring`] |
-//! | [`queue`] | requests that are done when all of their bytes went, whatever the engine makes of them |
+//! | [`engine`] | the interface to the engines: [`Plain`], [`Ring`] |
+//! | [`queue`] | requests that are done when all of their bytes went, also where the engine did part of them |
 //! | `contained` | an engine that panics is one that can't be asked any more |
 //! | [`queues`] | engines to be had, and queues that nobody uses at the moment |
 //! | `fake` | an engine that fails on demand, for tests |

@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// See the module's top.
 #[derive(Debug)]
 pub struct Queue<E, P = ()> {
-    /// Before what its requests refer to: it waits for them when it is dropped.
+    /// Before the memory of its requests: it waits for them when it is dropped.
     engine: E,
     /// A request's place is the token that the engine knows.
     pending: Vec<Option<Pending<P>>>,
@@ -139,7 +139,7 @@ impl<E: Engine, P> Queue<E, P> {
         }
     }
 
-    /// Hands over what was asked for, and waits for nothing: [`Queue::pop`] says how requests went that are done.
+    /// Submits the requests, and waits for nothing: [`Queue::pop`] says how requests went that are done.
     ///
     /// # Errors
     /// As [`Queue::reap`].
@@ -173,12 +173,12 @@ impl<E: Engine, P> Queue<E, P> {
         Ok(())
     }
 
-    /// With requests of another queue that are done, and that nobody has taken.
+    /// With another queue's completed requests that nobody has taken.
     pub(super) fn with_done(self, done: VecDeque<(P, Result<(), Errno>)>) -> Queue<E, P> {
         Queue { done, ..self }
     }
 
-    /// Drops the engine: the kernel is done with what that was asked for, which has failed.
+    /// Drops the engine: the kernel has finished its requests, and they have failed.
     pub(super) fn end(self, errno: Errno) -> VecDeque<(P, Result<(), Errno>)> {
         let Queue { engine, pending, mut done, .. } = self;
         drop(engine);
@@ -191,7 +191,7 @@ impl<E: Engine, P> Queue<E, P> {
         self.vacant.len() == self.pending.len()
     }
 
-    /// Hands over what was asked for, and waits until `least` are done: whether the engine could be asked.
+    /// Submits the requests, and waits until `least` are done. Returns whether the engine could be asked.
     ///
     /// # Errors
     /// The engine's error, where it could not be asked so often that it is given up.

@@ -35,8 +35,8 @@ impl Engines {
     /// The kernel may still work on the old one's requests, for an unknown time: frames that were
     /// ended then might be somebody else's when it reads into them, or writes from them. To keep them for ever would
     /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
-    /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
-    /// would have, but not for the call that fails. It never touches requests that it was not handed.
+    /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as the
+    /// requester would have, but not for the call that fails. It never touches requests that it was not handed.
     #[doc(hidden)]
     pub fn replace<P>(&self, queue: &mut Queue<AnyEngine, P>, depth: u32, errno: Errno) {
         let has_answered = queue.has_answered();
@@ -95,7 +95,7 @@ impl<P> Queues<P> {
     }
 
     /// Waits until all that was asked of a queue is done, and leaves it to the next; where it can't be asked any more,
-    /// another. Of what is then in flight it is not known how it went, and it fails.
+    /// another. The outcome of requests in flight is then unknown, and they fail.
     pub fn drain(
         &self,
         mut queue: Queue<AnyEngine, P>,

@@ -141,7 +141,7 @@ pub mod in_policy {
     }
 
     /// # Panics
-    /// In a policy's method: the thread may have the lock that it asks for, or what it would wait for.
+    /// In a policy's method: the thread may have the lock that it asks for, or may be the one that it would wait for.
     #[inline]
     pub fn refuse() {
         if is_calling() {

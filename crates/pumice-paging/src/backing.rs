@@ -1,15 +1,15 @@
-//! Where a space's pages go: the face that swap and caches show to reclaim.
+//! Backing stores: where a space's pages go, as reclaim uses it. Swap and caches implement it.
 //!
 //! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
-//! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
-//! pages by one request, since it alone knows what leaves together.
+//! [`Backing`] gives an evicted page its place, and reads pages back. Reclaim writes pages itself, many by one request,
+//! since it alone knows which pages leave together.
 //!
 //! ```text
 //!   reclaim                                        backing
 //!   chooses, begins transit
 //!     clean                 drop_clean             where it will be found; or it is written after all
 //!     dirty, by number      place                  file and offset of the first so many, checksums sealed
-//!       full, twice         stays_full             an error for who asks
+//!       full, twice         stays_full             an error for the requester
 //!   one request
 //!   it is done              written
 //!   ends each transit       evicted                what the entry says from now on
@@ -87,7 +87,7 @@ pub struct Came {
 /// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it. No call unwinds, since pages
+/// In a call it does not use the task that called, also if it has got it in another way. No call unwinds, since pages
 /// would stay claimed. The file of a [`Place`] stays open until [`Backing::written`]. A page that is written in place
 /// stays mapped from [`Backing::hold`] to [`Backing::let_go`].
 pub unsafe trait Backing: Send + Sync {
@@ -124,7 +124,7 @@ pub unsafe trait Backing: Send + Sync {
     /// [`ReadFailed`](crate::page_table::pager::ReadFailed): the page stays where it is.
     fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult;
 
-    /// As [`Backing::read`], of pages of which somebody wants the first, and the others perhaps later.
+    /// As [`Backing::read`], of several pages: the first was demanded, the rest are readahead.
     ///
     /// # Safety
     /// The frames are this call's.
@@ -136,8 +136,8 @@ pub unsafe trait Backing: Send + Sync {
         }
     }
 
-    /// A page is in memory, clean, and no entry names where it was. It came in to be used so: of a page that is
-    /// written now, no slot is good for long; one that is not used at all was read ahead.
+    /// A page is in memory, clean, and no entry names where it was. `used` says how the fault uses it: the slot of a
+    /// page about to be written is soon of no use, and no rights mean readahead.
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
 
     /// An entry of another space is to name where a page is as well, until each of the two is freed or came in by
@@ -178,7 +178,7 @@ pub unsafe trait Backing: Send + Sync {
         let _ = (place, nth, bytes);
     }
 
-    /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
+    /// The `nth` page of a place stays in memory and is redirtied: it was not written, or a fault met it meanwhile.
     fn give_up(&self, place: &Place, nth: usize);
 
     /// These pages are in the swap cache no more, by the slots that [`Came::slot`] named.

@@ -1,12 +1,12 @@
 //! Address spaces over page frames, reclaim and swap: an inside of pumice, whose facade is `pumice`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`page_table`] | tables of entries that change by single atomic operations |
 //! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
-//! | [`backing`] | what pages are copies of: the face that swap and caches show to reclaim |
+//! | [`backing`] | the store that a page is evicted to |
 //! | [`swap`] | pages that are not in memory: slots of a file or a device |
-//! | [`reclaim`] | which pages to give up when memory is short |
+//! | [`reclaim`] | the choice of pages to evict, and their eviction |
 //!
 //! Each module uses those above it and never those below. Neighbours: `pumice-frames`, whose frames it maps and
 //! reclaims, and `pumice-io`, by which they are read and written. `pumice-cache` is made of it, and `pumice-heap` is

@@ -1,4 +1,4 @@
-//! The thread that takes pages out spends next to nothing where it can't. A file of its own: nothing else may run in
+//! `kswapd` spends next to nothing where it can evict nothing. A file of its own: nothing else may run in
 //! the process.
 
 #![cfg(not(any(loom, shuttle)))]

@@ -18,7 +18,7 @@ const CLOSED: usize = usize::MAX;
 #[repr(C, align(16))]
 struct Arena(UnsafeCell<[u8; ARENA_SIZE]>);
 
-// SAFETY: every byte belongs to the one caller to whom the cursor gave it.
+// SAFETY: every byte belongs to the one caller that the cursor gave it to.
 unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_SIZE]));

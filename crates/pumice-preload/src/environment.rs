@@ -1,6 +1,6 @@
 //! The environment, without libc where libc is not there yet.
 //!
-//! Other threads may change the variables, and `setenv` frees the vector of them. So what concerns the shim is copied
+//! Other threads may change the variables, and `setenv` frees the vector of them. So the shim's variables are copied
 //! when the program is loaded, before it has other threads, or at the first request if that comes before.
 
 use core::cell::UnsafeCell;

@@ -38,7 +38,7 @@ pub(crate) fn get() -> c_int {
     errno
 }
 
-/// Sets the calling thread's `errno`, and returns what it was.
+/// Sets the calling thread's `errno`, and returns the old one.
 pub(crate) fn set(value: c_int) -> c_int {
     type Location = unsafe extern "C" fn() -> *mut c_int;
     match weak::function!("__errno_location": Location) {

@@ -1,4 +1,4 @@
-//! Guards (`MADV_GUARD_INSTALL`, since Linux 6.13): pages that fault whoever touches them. They are in the page tables
+//! Guards (`MADV_GUARD_INSTALL`, since Linux 6.13): pages that fault on any touch. They are in the page tables
 //! alone, and move with them. So a copy asks the kernel about each page first, and guards the new place where the old
 //! one is guarded.
 

@@ -172,8 +172,8 @@ fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
     Some(at.as_ptr().cast())
 }
 
-/// The next allocator takes its first steps now: later a filter may be in force that does not know their calls. Here
-/// the program has called `malloc`, so that allocator holds no lock.
+/// Has the next allocator initialise itself now: later a filter may be in force that does not know its first calls.
+/// Here the program has called `malloc`, so that allocator holds no lock.
 fn prime_next() {
     static PRIMED: AtomicBool = AtomicBool::new(false);
     // Relaxed: once more does no harm.
@@ -265,7 +265,7 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     }
 }
 
-/// `realloc` across the threshold: moves small memory of the next allocator's into the heap, and what it had of it
+/// `realloc` across the threshold: moves memory of the next allocator's into the heap: small memory, and memory from
 /// before there was a heap. Memory that is larger was declined, and stays where it is: its owner can move pages.
 ///
 /// # Safety

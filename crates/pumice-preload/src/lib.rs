@@ -1,16 +1,16 @@
-//! The shim: `malloc` and its family, preloaded in front of whatever allocator a program has.
+//! The shim: `malloc` and its family, preloaded in front of the program's allocator.
 //!
 //! Requests from a threshold on go to [`pumice_heap::heap::Heap`]; all others, and those the heap
-//! declines, go to the *next* allocator in line. Everything that thinks is in `pumice-heap` and `pumice-frames`.
+//! declines, go to the *next* allocator in line. All decisions are made in `pumice-heap` and `pumice-frames`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
-//! | [`load`] | what the loader and the C library's `fork` call |
+//! | [`load`] | the functions that the loader and the C library's `fork` call |
 //! | [`start`] | reading the environment and starting the heap |
 //! | [`state`] | the heap's states, and retiring it |
-//! | [`fork`] | what keeps the two and `fork` out of each other's way |
+//! | [`fork`] | the exclusion between these two and `fork` |
 //! | [`environment`] | the variables, the program's name |
 //! | [`errno`] | `errno`, and the C library's way of answering |
 //! | [`sanitizer`] | programs built with one, which are left alone |
@@ -32,12 +32,12 @@
 //! | `builtins` | the memory functions that compiled code calls |
 //!
 //! # Manners
-//! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no library (no
-//! `DT_NEEDED`), refers to all it can do without by weak symbols and to nothing else, has no thread-local storage, and
-//! no thread, memory or file of its own before the process has asked for enough to be worth a heap, unless memory is to
-//! be populated ahead. `tests/program/shim/elf.rs` of `pumice-cli` holds it to that. Its tables and stacks are far from
-//! where the kernel puts mappings by itself, so none of them comes to be where a program has unmapped memory only to
-//! map something else there (`place_apart` of `pumice-frames`).
+//! The shim is loaded into programs it knows nothing of, with any C library. So it needs no library (no `DT_NEEDED`).
+//! All its references are weak symbols that it can do without. It has no thread-local storage. Before the process has
+//! asked for enough to be worth a heap it has no thread, memory or file of its own, unless memory is to be populated
+//! ahead. `tests/program/shim/elf.rs` of `pumice-cli` holds it to that. Its tables and stacks are far from where the
+//! kernel puts mappings by itself, so none of them comes to be where a program has unmapped memory only to map
+//! something else there (`place_apart` of `pumice-frames`).
 
 #![cfg_attr(feature = "freestanding", no_std)]
 #![allow(

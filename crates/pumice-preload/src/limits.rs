@@ -24,7 +24,8 @@ struct Limit {
 
 const INFINITE: u64 = u64::MAX;
 
-/// Defines functions that set a limit, which is their argument of that name: the next library's, and what follows.
+/// Defines functions that set a limit, which is their argument of that name: the next library's call, and the steps
+/// after it.
 macro_rules! sets_limit {
     ($($name:ident($($argument:ident: $type:ty),*) of ($process:expr, $resource:ident, $new:ident, $old:expr);)*) => {$(
         #[no_mangle]
@@ -73,8 +74,8 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
     answer(unsafe { raw::syscall(number, args) })
 }
 
-/// A limit is about to be set, or only asked for where `new` is null. Before: until the heap's reserved addresses are
-/// gone no thread would get anything. Where the call then fails, that has cost speed.
+/// Called before a limit is set (or only read, where `new` is null): until the heap's reserved addresses are gone no
+/// thread would get memory. If the call then fails, only speed is lost.
 fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
     if !counts_addresses || new == 0 || state::is_retired() || !is_own(process) {
@@ -97,7 +98,7 @@ fn read_limit(at: usize) -> Option<Limit> {
     const NOTHING: usize = 99;
     let is_readable = |word: usize| {
         let args = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-        // SAFETY: it is refused, whatever is there.
+        // SAFETY: it is refused in any case.
         let outcome = unsafe { raw::syscall(linux::__NR_rt_sigprocmask, args) };
         outcome == Err(Errno::INVAL)
     };

@@ -1,5 +1,5 @@
-//! The shim's loading, and the program's forks: the functions that the loader and the C library call, and what each
-//! part of the shim does there.
+//! The shim's loading, and the program's forks: the functions that the loader and the C library call, and the steps of
+//! each part of the shim there.
 
 use core::ffi::{c_int, c_void};
 

@@ -406,7 +406,7 @@ fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
     (at as usize - before, len.saturating_add(before))
 }
 
-/// A range as musl rounds it, whatever its length.
+/// A range of any length as musl rounds it.
 fn rounded(at: usize, len: usize) -> (usize, usize) {
     let start = at & !(FRAME_SIZE - 1);
     let end = at.wrapping_add(len).wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);

@@ -123,7 +123,7 @@ impl<F: Copy> Hook<F> {
     }
 }
 
-/// How far looking up has come. Release when it is done, Acquire for whoever finds that: see [`look_for_others`].
+/// How far looking up has come. Release when it is done, Acquire in a thread that finds that: see [`look_for_others`].
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const BUSY: u32 = 1;

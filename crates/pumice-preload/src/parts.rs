@@ -130,7 +130,7 @@ pub(crate) fn note(at: usize, len: usize, effect: Effect) {
 }
 
 /// Whether the program has given memory that is not the heap's attributes, which a copy of it would not have. Relaxed:
-/// the thread that copies has been told of what was done to that memory.
+/// the thread that copies has been told of the changes to that memory.
 static OTHERS_ARE_MARKED: AtomicBool = AtomicBool::new(false);
 
 /// See [`OTHERS_ARE_MARKED`].

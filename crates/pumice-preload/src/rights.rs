@@ -5,10 +5,10 @@
 //! each of these calls, and are started again, by a thread with the new rights, after it; where rights change again
 //! and again, not before memory is freed again ([`pumice_heap::heap::Heap::readmit_helpers`]).
 //!
-//! | whose rights | calls | helpers afterwards |
+//! | rights of | calls | helpers afterwards |
 //! |---|---|---|
-//! | the process's | `setuid` and its family in the C library, `chroot`, `pivot_root` | as before |
-//! | the calling thread's | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock, `iopl`, a session's keyring | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
+//! | the process | `setuid` and its family in the C library, `chroot`, `pivot_root` | as before |
+//! | the calling thread | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock, `iopl`, a session's keyring | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
 //!
 //! `unshare` and `setns` moreover are refused, in part, to a process with several threads. The kernel may stop counting
 //! a thread a moment after it says that there is none, so a refusal is asked for again for a while.

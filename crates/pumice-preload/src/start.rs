@@ -50,7 +50,7 @@ fn is_little(size: usize) -> bool {
         && ASKED.fetch_add(size, Ordering::Relaxed) + size < few
 }
 
-/// Less than this in all is little; 0 where somebody has said what is to be served. Relaxed, as the thresholds.
+/// Less than this in all is little; 0 where a threshold was given. Relaxed, as the thresholds.
 static FEW_BYTES: AtomicUsize = AtomicUsize::new(config::MUCH_IN_ALL);
 
 /// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.

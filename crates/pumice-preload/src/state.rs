@@ -241,7 +241,7 @@ pub(crate) fn count(event: Event) {
     }
 }
 
-/// Whether the user asked to be told what is wrong.
+/// Whether the user asked for messages about errors.
 pub(crate) fn verbosity() -> Verbosity {
     match served().is_some_and(Served::verify) {
         true => Verbosity::Explain,
@@ -296,7 +296,8 @@ pub(crate) fn advance(
     next == SERVING
 }
 
-/// Has a heap that the step under way started stand in [`SERVED`], and tells it what came before it.
+/// Has a heap that the step under way started stand in [`SERVED`], and applies the flags that other threads have set
+/// before.
 ///
 /// # Safety
 /// The caller is a step that [`advance`] takes, and SERVING comes after it.

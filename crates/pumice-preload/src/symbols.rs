@@ -135,7 +135,7 @@ impl LinkMap {
     }
 }
 
-/// The number of the symbol of this hash that is the one.
+/// The number of the matching symbol of this hash.
 ///
 /// # Safety
 /// `table` is a `DT_GNU_HASH`.

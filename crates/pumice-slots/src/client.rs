@@ -231,7 +231,7 @@ fn hear(connection: &OwnedFd, sent: io::Result<()>) -> Result<(Reply, Option<Own
 #[derive(Debug)]
 pub struct Lease {
     client: Client,
-    /// Whom the slot may be shown again.
+    /// The listeners that the slot may be shown to again.
     trusted: Trusted,
     connection: OwnedFd,
     /// A connection to the next daemon that has not answered yet. Closing it could end the lease.

@@ -1,4 +1,4 @@
-//! The errors of clients and of daemons. Each message says what to do where there is something to do.
+//! The errors of clients and of daemons. Each message names the remedy, if there is one.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum Error {
         /// The error of connecting.
         source: io::Error,
     },
-    /// Somebody listens, or could, whom the slot must not go to.
+    /// A user listens, or could, that the slot must not go to.
     #[error("{} is not the daemon's: {what} (user {uid}); nothing was sent there", path.display())]
     Stranger {
         /// The socket that was tried.
@@ -43,7 +43,7 @@ pub enum Error {
 /// Why a daemon, or a page of metrics, can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Something that was configured can't be used. The message says what to configure instead.
+    /// Something that was configured can't be used. The message names a setting that can.
     #[error("{0}")]
     Usage(String),
     /// The machine or another process stands in the way.

@@ -343,7 +343,7 @@ mod tests {
         let file = populated(64 << 10, PageKind::Small);
         let path = format!("/proc/self/fd/{}", file.descriptor.as_raw_fd());
         let reads = std::fs::File::open(path).expect("opens");
-        assert!(SlotFile::adopt(reads.into()).is_err(), "who only reads can't truncate");
+        assert!(SlotFile::adopt(reads.into()).is_err(), "a descriptor for reading can't truncate");
         let kept = file.as_fd().try_clone_to_owned().expect("a copy");
         file.end().expect("truncated");
         assert!(SlotFile::adopt(kept).is_err(), "it has ended");

@@ -3,27 +3,27 @@
 //! `pumice-heap`. `pumice serve` starts the daemon. Every `pub` item is sound to call from safe code, or `unsafe`.
 //! Those with `#[doc(hidden)]` are for pumice's crates.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
 //! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
-//! | [`settings`] | what can be changed in a daemon that runs |
-//! | [`stat`] | what a daemon counts |
+//! | [`settings`] | the settings of a running daemon that can change |
+//! | [`stat`] | a daemon's counts |
 //! | [`socket`] | packets and descriptors over a unix socket |
 //! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
-//! | [`peer`] | who listens at a socket, and who else could |
+//! | [`peer`] | the credentials of a socket's listener |
 //! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
 //! | [`serving`] | sockets in safe folders, pages of metrics |
-//! | [`memory`] | how much memory there is to have |
+//! | [`memory`] | the memory that can be had |
 //! | [`daemon`] | the daemon |
 //! | [`error`] | the errors of clients and daemons |
 //!
-//! # How trust ends
+//! # Isolation of tenants
 //!
-//! A slot is an inode of its own, leased once and never again. So the data of one tenant can't
-//! reach another, whatever the tenant keeps: a mapping, a descriptor, a copy of it in another process. The
-//! order of its life is what makes that tight:
+//! A slot is an inode of its own, leased once and never again. So the data of one tenant can't reach another, even
+//! where a tenant keeps a mapping, a descriptor, or a copy of it in another process. The order of its life ensures
+//! that:
 //!
 //! 1. It is made, given its size, and sealed with `F_SEAL_GROW | F_SEAL_SEAL` while it is still empty
 //!    and nobody else's. Growing it is impossible from then on, before a lease and after it alike, and

@@ -1,4 +1,4 @@
-//! How much memory there is to have: the machine's, or the control group's where that is less.
+//! The available memory: the machine's, or the control group's where that is less.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,14 @@
 //! The user that listens at a socket, and the others that could.
 //!
-//! A socket's path says nothing about who answers there: a daemon ends, and somebody else binds the same path. So a
-//! client asks the kernel who listens (`SO_PEERCRED`: the user that called `listen`), and compares.
+//! A socket's path says nothing about the process that answers there: a daemon ends, and another process binds the same
+//! path. So a client asks the kernel for the listener's credentials (`SO_PEERCRED`: the user that called `listen`), and
+//! compares.
 //!
 //! - *Leasing*, a client trusts root, its own user, and the user whose folder the socket is in: that one could
 //!   replace the daemon anyway.
 //! - *Resuming*, it sends its slot's descriptor, and all that is in the slot with it. It trusts root and the user
-//!   it leased from only. The folder must belong to one of them, or to whom it did then, and the socket too; nobody
-//!   else may write in the folder. Folder and socket are opened once and then used by their descriptors, so the
+//!   it leased from only. The folder must belong to one of them, or to its owner of that time, and the socket too;
+//!   nobody else may write in the folder. Folder and socket are opened once and then used by their descriptors, so the
 //!   client connects to the socket that it has checked.
 
 use std::ffi::OsStr;
@@ -66,7 +67,7 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    /// Finds out who gives a slot over this connection to the socket at `path`.
+    /// Finds out which user gives a slot over this connection to the socket at `path`.
     ///
     /// # Errors
     /// [`Error::Stranger`] where it is neither root, nor the caller's own user, nor the owner of the socket's folder.
@@ -101,7 +102,7 @@ impl Trusted {
             return Err(stranger(path, status.st_uid, "the folder is another's"));
         }
         if is_open_to_others(&status) {
-            return Err(stranger(path, status.st_uid, "others can write in the folder"));
+            return Err(stranger(path, status.st_uid, "other users can write in the folder"));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&folder, &*name, flags, Mode::empty());
@@ -211,7 +212,7 @@ mod tests {
         for mode in [0o777, 0o775] {
             listening.set_mode(mode);
             let what = why(trusted.connect(&path, PATIENCE));
-            assert_eq!(what, "others can write in the folder", "{mode:o}");
+            assert_eq!(what, "other users can write in the folder", "{mode:o}");
         }
         listening.set_mode(0o1777);
         assert_eq!(why(trusted.connect(&path, PATIENCE)), "", "they can't replace what is ours");

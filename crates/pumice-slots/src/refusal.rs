@@ -28,7 +28,7 @@ impl core::fmt::Display for Refusal {
 }
 
 pumice_frames::table! {
-    /// Why a daemon says no, in words, with what to do.
+    /// Why a daemon says no, in words, with a remedy.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u16)]
     pub enum Reason {

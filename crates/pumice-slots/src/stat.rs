@@ -3,7 +3,7 @@
 //! A `Stat` reply is the values in the order of [`Counter::ALL`]. New counters are added at the end: a client
 //! takes as many as it knows.
 
-/// Upper bounds of the wait times' histogram, in microseconds; a last bucket has what is above.
+/// Upper bounds of the wait times' histogram, in microseconds; a last bucket has the longer ones.
 pub const WAIT_BOUNDS_US: [u64; 11] =
     [50, 100, 200, 500, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 600_000_000];
 
@@ -44,7 +44,7 @@ pumice_frames::table! {
         RefusedNoneReady => "refused_none_ready_total",
         /// Requests whose wait was over.
         RefusedTimedOut => "refused_timed_out_total",
-        /// Connections and requests above what is held at a time.
+        /// Connections and requests above the number that is held at a time.
         RefusedBusy => "refused_busy_total",
         /// Requests while the daemon was ending.
         RefusedDraining => "refused_draining_total",

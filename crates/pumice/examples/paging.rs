@@ -1,4 +1,4 @@
-//! A region larger than its frames, used by threads at random: what paging does, by itself.
+//! A region larger than its frames, used by threads at random: paging by itself.
 //!
 //! `cargo run --release --example paging -- FILE [--frames N] [--times N] [--threads LIST] [--seconds N] [--zipf S]
 //! [--rounds N] [--reads] [--sequential]` makes a swap area in FILE and prints a line for each number of threads:

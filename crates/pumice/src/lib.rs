@@ -1,13 +1,13 @@
 //! Page frames that are already faulted in and already zero, kept in user space.
 //!
-//! This crate is what programs name. A Rust program uses it as [`Allocator`]; an engine that manages memory for itself
+//! Programs name this crate only. A Rust program uses it as [`Allocator`]; an engine that manages memory for itself
 //! has the parts.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`addr`], [`error`] | frame numbers, orders and ranges; typed errors |
 //! | [`sys`] | facts of the machine that a zone is told |
-//! | [`clear`], [`frame`] | zones of frames, and what zeroes them |
+//! | [`clear`], [`frame`] | zones of frames, and the engines that zero them |
 //! | [`page_table`], [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
 //! | [`io`] | files and devices, direct and buffered |
 //! | [`swap`], [`reclaim`] | pages that are not in memory, and which pages go when it is short |

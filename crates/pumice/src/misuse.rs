@@ -155,7 +155,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Pages are written back, read, taken out and found by the crate alone: beginning that twice, or ending it late, would
+//! Pages are written back, read, evicted and found by the crate alone: beginning that twice, or ending it late, would
 //! put two pages into one frame.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};

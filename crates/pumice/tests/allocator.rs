@@ -86,8 +86,8 @@ fn alignments_hold() {
     for align in [0, 3, 6, 12, 16, 21, 22, 24, 30].map(|shift| 1 << shift) {
         for size in [1, 4096, 65536, 100_000, 9 * MIB] {
             let layout = Layout::from_size_align(size, align).expect("a layout");
-            // SAFETY: the size is not 0; what is allocated is used within its size and freed with
-            // the layout it has by then.
+            // SAFETY: the size is not 0; an allocation is used within its size and freed with the layout it has by
+            // then.
             unsafe {
                 let mut at = ALLOCATOR.alloc_zeroed(layout);
                 assert!(!at.is_null() && at as usize % align == 0, "{size} aligned to {align}");

@@ -337,9 +337,35 @@ fn paragraphs(source: &Source) -> Vec<(usize, String)> {
     found
 }
 
-/// The sentences of a paragraph that begin with a clause as a subject ("who", "what"). Questions may.
+/// The rows of tables in a Markdown file, or in a source's comments, each with its line's number.
+fn table_rows(source: &Source) -> Vec<(usize, &str)> {
+    let is_markdown = source.path.extension().is_some_and(|extension| extension == "md");
+    let lines = source.text.lines().enumerate().filter_map(|(index, line)| {
+        let comment = line.trim_start().strip_prefix("//");
+        let comment = comment.map(|text| text.strip_prefix(['/', '!']).unwrap_or(text));
+        let text = if is_markdown { Some(line) } else { comment };
+        Some((index + 1, text?.trim()))
+    });
+    lines.filter(|(_, text)| text.starts_with('|')).collect()
+}
+
+/// Words that begin a clause as a subject.
+const CLAUSES: [&str; 5] = ["who", "whoever", "what", "whatever", "whose"];
+
+/// The first word of a text.
+fn first_word(text: &str) -> &str {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("")
+}
+
+/// The part of a text up to the end of its sentence or cell, if it is no question.
+fn statement(text: &str) -> Option<&str> {
+    let end = text.find(['.', '!', '?', '|']).unwrap_or(text.len());
+    (!text[end..].starts_with('?')).then_some(&text[..end])
+}
+
+/// The sentences of a paragraph that begin with a clause as a subject ("who", "what"). Questions may. After a colon or
+/// a semicolon a small letter begins one too.
 fn clause_subjects(paragraph: &str) -> Vec<&str> {
-    const CLAUSES: [&str; 5] = ["Who", "Whoever", "What", "Whatever", "Whose"];
     let mut found = Vec::new();
     let spaces = paragraph.match_indices(' ').map(|(at, _)| at);
     let starts = spaces.filter(|&at| paragraph[..at].ends_with(['.', '!', '?', ':', ';']));
@@ -347,14 +373,32 @@ fn clause_subjects(paragraph: &str) -> Vec<&str> {
     let items = ["- ", "* "].iter().filter(|item| paragraph.starts_with(**item)).map(|_| 2);
     for start in [0].into_iter().chain(items).chain(starts) {
         let rest = &paragraph[start..];
-        let end = rest.find(['.', '!', '?', '|']).unwrap_or(rest.len());
-        let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("");
-        let is_clause = CLAUSES.iter().any(|clause| {
-            // A small letter begins no sentence but a paragraph's first.
-            *clause == word || (start == 0 && clause.to_lowercase() == word)
-        });
-        if is_clause && !rest[end..].starts_with('?') {
-            found.push(&rest[..end]);
+        let word = first_word(rest);
+        // A small letter begins no sentence after a full stop: "e.g. what".
+        let may_be_small = start == 0 || paragraph[..start].trim_end().ends_with([':', ';']);
+        let is_clause = CLAUSES.contains(&word.to_lowercase().as_str())
+            && (may_be_small || word.starts_with(char::is_uppercase));
+        found.extend(statement(rest).filter(|_| is_clause));
+    }
+    found
+}
+
+/// The cells of a table's row that begin with such a clause. A word alone is a name.
+fn clause_cells(row: &str) -> Vec<&str> {
+    let cells = row.split('|').map(str::trim).filter(|cell| cell.contains(' '));
+    let clauses = cells.filter(|cell| CLAUSES.contains(&first_word(cell).to_lowercase().as_str()));
+    clauses.filter_map(statement).collect()
+}
+
+/// The places of a text where "who" is short for "the one who": "the next who opens it", "kept for who asked".
+fn elliptic_whos(text: &str) -> Vec<&str> {
+    const BEFORE: [&str; 9] = ["of", "by", "for", "to", "from", "than", "next", "only", "as"];
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(" who") {
+        let before = text[..at].rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
+        let is_who = ["who", "whoever"].contains(&first_word(&text[at + 1..]));
+        if is_who && BEFORE.contains(&before.to_lowercase().as_str()) {
+            found.extend(statement(&text[at - before.len()..]));
         }
     }
     found
@@ -367,25 +411,51 @@ fn clauses_as_subjects_are_found() {
         ("what comes first is small", 1),
         ("It is kept: Whatever comes is dropped. What else? Nobody knows what.", 1),
         ("- What is free is zero.", 1),
-        ("Readers that know what comes. Whether it is so: whose it is.", 0),
+        ("A page: what it holds; who has it. But: who knows?", 2),
+        ("Readers that know what comes. Whether it is so: where it is.", 0),
     ] {
         assert_eq!(clause_subjects(text).len(), count, "{text}");
     }
+    assert_eq!(
+        clause_cells("| `a` | what lives there | whose it is | who has it? | what |").len(),
+        2
+    );
+    for (text, count) in [
+        ("Errors that are kept for who asked, and the next who opens it.", 2),
+        ("Only whoever has the lock writes it.", 1),
+        ("Users who ask, the user of whom it is, and those who wait. Is it for who asks?", 0),
+    ] {
+        assert_eq!(elliptic_whos(text).len(), count, "{text}");
+    }
+}
+
+/// The changes that no release has yet.
+fn unreleased(changes: &Source) -> Source {
+    let end = changes.text.match_indices("\n## ").nth(1).map_or(changes.text.len(), |(at, _)| at);
+    Source { path: changes.path.clone(), text: changes.text[..end].to_owned() }
 }
 
 #[test]
 fn no_clause_is_a_subject() {
     let mut texts = sources("crates");
+    // For as long as it is being rewritten.
+    texts.retain(|source| !source.path.ends_with("reclaim/list.rs"));
     let mut pages = files_under(&root().join("docs"), &["md"]);
     pages.extend(files_under(&root().join("crates"), &["md"]));
     pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
     texts.extend(pages.iter().map(|path| Source::read(path)));
+    texts.push(unreleased(&Source::read(&root().join("CHANGELOG.md"))));
     let mut offences = Vec::new();
     for source in texts.iter().filter(|source| !source.path.ends_with("tests/tidy.rs")) {
+        let mut offend =
+            |number, words: &str| offences.push(format!("{}:{number}: {words}", source.name()));
         for (number, paragraph) in paragraphs(source) {
-            for sentence in clause_subjects(&paragraph) {
-                offences.push(format!("{}:{number}: {sentence}", source.name()));
-            }
+            let clauses = clause_subjects(&paragraph).into_iter().chain(elliptic_whos(&paragraph));
+            clauses.for_each(|clause| offend(number, clause));
+        }
+        for (number, row) in table_rows(source) {
+            let clauses = clause_cells(row).into_iter().chain(elliptic_whos(row));
+            clauses.for_each(|clause| offend(number, clause));
         }
     }
     report("a sentence has no clause as its subject", offences);

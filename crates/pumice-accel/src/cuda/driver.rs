@@ -1,7 +1,7 @@
 //! The driver API of an NVIDIA GPU, as far as it is needed, from `libcuda.so.1`.
 //!
 //! Nothing is linked. Names and signatures are those of `cuda.h` (CUDA Driver API Reference);
-//! `_v2` is what that header makes of the plain names.
+//! the header maps the plain names to those with `_v2`.
 
 use core::ffi::{c_int, c_uint, c_void, CStr};
 use core::marker::PhantomData;
@@ -17,7 +17,7 @@ pub type Handle = *mut c_void;
 /// `CUDA_ERROR_NOT_READY`
 pub const NOT_READY: c_int = 600;
 
-/// Why there is no GPU to be had, or what one refused.
+/// Why no GPU can be used, or the call that one refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// No library.
@@ -142,7 +142,7 @@ impl Driver {
         let functions = Functions::of(library)?;
         let mut driver = Driver { functions, device: -1, context: null_mut() };
         let (mut device, mut context) = (0, null_mut());
-        // SAFETY: places for what is returned.
+        // SAFETY: places for the results.
         unsafe {
             driver.init((0,))?;
             driver.device_get((&mut device, 0))?;
@@ -153,7 +153,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Makes the context current on this thread, on top of what the program has there.
+    /// Makes the context current on this thread, on top of the program's own context.
     pub fn enter(&self) -> Result<Current<'_>, CudaError> {
         // SAFETY: a context that this value holds.
         unsafe { self.push((self.context,))? };

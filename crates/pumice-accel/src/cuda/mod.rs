@@ -117,7 +117,7 @@ impl Cuda {
         const NO_TIMING: u32 = 2;
         let _current = self.driver.enter()?;
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: places for what is returned; the zeros are written before anybody copies them.
+        // SAFETY: places for the results; the zeros are written before anybody copies them.
         // The memset runs on the NULL stream, and returns before it is over (CUDA Driver API, "API
         // synchronization behavior"); a stream that is non-blocking does not wait for that one.
         unsafe {
@@ -199,7 +199,7 @@ impl Cuda {
     pub fn host_alloc(&self, len: usize) -> Result<*mut u8, CudaError> {
         let _current = self.driver.enter()?;
         let mut at = null_mut::<c_void>();
-        // SAFETY: a place for what is returned.
+        // SAFETY: a place for the result.
         unsafe { self.driver.host_alloc((&mut at, len, 0))? };
         Ok(at.cast())
     }

@@ -92,7 +92,7 @@ impl Descriptor {
     }
 }
 
-/// Where the device says what became of a descriptor. It writes all of it at once, and nobody else
+/// Where the device reports a descriptor's completion. It writes all of it at once, and nobody else
 /// writes while the device may.
 #[derive(Debug)]
 #[repr(C, align(32))]

@@ -54,7 +54,7 @@ pub const MOST_RESUMES: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// Not a processor that has one.
-    #[error("this processor has no MOVDIR64B and no ENQCMD, by which the accelerator is told what to do")]
+    #[error("this processor has no MOVDIR64B and no ENQCMD, the instructions that drive the accelerator")]
     NoInstruction,
     /// The driver is not there.
     #[error("there is no /sys/bus/dsa: no accelerator, or its driver (idxd) is not loaded")]
@@ -231,7 +231,7 @@ mod engine {
             taken == count
         }
 
-        /// Looks what became of a piece.
+        /// Looks for a piece's completion.
         fn look(&self, piece: &mut Piece) {
             let (number, index) = (piece.tag() as usize / PIECES, piece.tag() as usize % PIECES);
             let group = self.groups.get(number);

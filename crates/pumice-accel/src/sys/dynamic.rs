@@ -20,11 +20,11 @@ impl Library {
     /// # Safety
     /// The library's actions when it is loaded are sound.
     pub unsafe fn load(path: &CStr) -> Option<Library> {
-        // SAFETY: a path; the caller vouches for what is behind it.
+        // SAFETY: a path; the caller vouches for the library.
         NonNull::new(unsafe { dlopen(path.as_ptr(), RTLD_NOW) }).map(Library)
     }
 
-    /// The address of what it exports under a name.
+    /// The address of a symbol that it exports.
     pub fn symbol(self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: a library that is loaded, and a name.
         NonNull::new(unsafe { dlsym(self.0.as_ptr(), name.as_ptr()) })

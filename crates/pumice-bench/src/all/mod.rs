@@ -1,6 +1,6 @@
 //! `pumice bench all`: every experiment of the registry, one page, one file of results.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`child`] | one experiment as a child process |
 //! | [`progress`] | how far it is |
@@ -31,9 +31,9 @@ use pumice_command::{Explain, Failure};
 
 /// `--quick` ends within five minutes; the page takes none of the rest.
 const QUICK: Duration = Duration::from_secs(290);
-/// This share of what those after an experiment take is not its to use.
+/// This share of the time of all later experiments is reserved for them.
 const KEPT_FOR_LATER: f64 = 0.9;
-/// An experiment that has less left than this share of what it takes is not begun.
+/// An experiment is not begun if less than this share of its usual time is left.
 const WORTH_BEGINNING: f64 = 0.3;
 /// One that takes so many times as long as it should hangs.
 const PATIENCE: f64 = 20.0;

@@ -1,5 +1,5 @@
-//! How far `bench all` is, and how long it still takes: what is left of it by the registry, times how much
-//! longer the experiments before took than the registry says.
+//! How far `bench all` is, and how long it still takes: the registry's time for the rest, times the ratio of measured
+//! to registered time so far.
 
 use std::io::{self, IsTerminal};
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub struct Progress {
 struct Counts {
     index: usize,
     begun: Instant,
-    /// Expected and measured, of what has ended well.
+    /// The expected and the measured time of experiments that ended well.
     expected_s: f64,
     measured_s: f64,
 }

@@ -1,5 +1,5 @@
-//! The loads. Each takes a third of a second to three on the machine it was written on, so that
-//! what starting a program costs does not drown what its memory does.
+//! The loads. Each takes a third of a second to three on the machine it was written on, so that a program's start does
+//! not hide the effect of its memory.
 //!
 //! [`LOADS`] run where nobody names loads. [`NAMED`] and [`OPERATIONS`] run when a part of their names is given: they
 //! take long, or look closer at one question.

@@ -1,6 +1,6 @@
 //! `pumice bench alloc`: real programs and small loads under pumice and under other allocators.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`allocator`] | the providers of memory, and how a program is started under each |
 //! | [`loads`] | the loads: what each needs and runs; the scripts are files of that folder |

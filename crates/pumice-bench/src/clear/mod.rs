@@ -9,7 +9,7 @@
 //! | `batch` | the same, 512 pieces submitted at once, as scrubd hands small ones over |
 //! | `far+1`, `far+64` | as `clear`, then 1 or all 64 lines of each page of the piece are written |
 //! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
-//! | `read` | plain loads through the region: what memory gives one thread |
+//! | `read` | plain loads through the region: one thread's bandwidth |
 //!
 //! [`batches`] has the cost of zeroing to the thread that has it done, [`neighbour`] that to a thread beside it.
 //!

@@ -1,22 +1,22 @@
 //! The loss of a neighbour while memory is zeroed beside it.
 //!
-//! A thread on one processor walks a working set ([`super::walk`]); on another one memory is zeroed, the same bytes in
-//! the same time by every engine that is fast enough, a block of 2 MiB at a time as scrubd does it, through a region
-//! many times as large as the cache. Both are in huge pages where there are any.
+//! A thread on one processor walks a working set ([`super::walk`]). On another one memory is zeroed, a block of 2 MiB
+//! at a time as scrubd does it, through a region many times as large as the cache. Every engine that is fast enough
+//! zeroes the same bytes in the same time. Both are in huge pages where there are any.
 //!
-//! # What is said
+//! # Figures
 //! A *window* is some time in which one engine zeroes, or none. Before it begins to count the walk goes round once,
 //! so that the cache is as it is while that engine zeroes: lines that another has evicted are not charged to it. Each
 //! engine's window lies between two in which nobody zeroes, and its *slow-down* is against the mean of both, so that a
 //! drift concerns all alike; the order of engines changes from round to round. The slow-down of a window is a mean over
 //! bursts and what is between. *Lost* is the same for each gigabyte zeroed, also where an engine is not fast enough.
-//! *Of stosb's* is the ratio of the medians of what is lost, with the interval that resampling the rounds gives it.
+//! *Of stosb's* is the ratio of the median losses, with the interval that resampling the rounds gives it.
 //!
 //! # Which working sets
-//! A quarter, half, three quarters and all of what the last-level cache says that it holds, and what this program
-//! gets of it: on a shared machine others have the rest. A walk through as much as the cache holds
-//! is at its edge, and loses lines to all else that is in there. A walk through more than it gets goes to memory for
-//! each line, and has only bandwidth to lose, of which every engine takes the same.
+//! A quarter, half, three quarters and all of the last-level cache's size, and the part that this program gets: on a
+//! shared machine others have the rest. A walk through as much as the cache holds is at its edge, and loses lines to
+//! all else that is in there. A walk through more than it gets goes to memory for each line, and has only bandwidth to
+//! lose, of which every engine takes the same.
 //!
 //! # Which processors
 //! Two of different cores that share a last-level cache, if the process may use such. The rows say what they share.
@@ -174,7 +174,7 @@ impl Beside<'_> {
         (Walked::of(self.count).lines_per_s_since(before), gb_per_s)
     }
 
-    /// Zeroes at the rate while that is wanted; what it came to, in GB/s.
+    /// Zeroes at the rate while that is wanted. Returns the rate that it reached, in GB/s.
     fn zero_while(
         &mut self,
         engine: Option<CpuEngine>,

@@ -17,7 +17,7 @@ pub struct FaultMode {
     pub locking: Locking,
     /// Pages that a sequence populates at once at most; 1 is without prefaulting.
     pub prefault_pages: usize,
-    /// Of ours: what the region asks for.
+    /// Of ours: the size that the region asks for.
     pub page_size: PageSize,
 }
 

@@ -1,6 +1,6 @@
 //! Programs that do something else meanwhile, and the cost to them of work in the background.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`neighbour`] | a process that computes or streams through memory, and counts how far it gets |
 //! | [`case`] | neighbours of one kind, and where they run |

@@ -1,6 +1,6 @@
 //! The page that `bench all --html` and `bench report` write: a function of the results alone.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`tables`] | tables, published and today's |
 //! | [`lines`] | lines over logarithmic axes |

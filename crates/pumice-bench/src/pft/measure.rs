@@ -116,7 +116,8 @@ impl Lines {
     }
 }
 
-/// Runs `work` on so many threads, each on a processor as far as there are such: the sum of what they spent.
+/// Runs `work` on so many threads, each on a processor of its own as far as there are enough. Returns the sum of their
+/// processor time.
 pub fn timed<E: Send>(
     threads: usize,
     work: impl Fn(usize, &Lines) -> Result<Spent, E> + Sync,

@@ -6,10 +6,10 @@
 //! - *row*: the same ten times in a row, giving back included: the pool runs out;
 //! - *sparse*: 128 MiB are allocated, of which 1, 8 or 64 pages are touched, and given back.
 //!
-//! The backends take turns, so that what the machine does meanwhile meets them all. Each figure is
+//! The backends take turns, so that other load on the machine affects all of them. Each figure is
 //! the median of the rounds, after one to warm up. The helper thread's processor time counts as ours: *System* has its
 //! time while the clock ran. The column *w/ filling* also has its time before, to have the pool full. *Pays after* says
-//! how many such allocations repay what populating the pool cost at first, against huge pages; each of them includes
+//! how many such allocations repay the first populating of the pool, against huge pages; each of them includes
 //! its refill.
 
 pub(super) mod backend;

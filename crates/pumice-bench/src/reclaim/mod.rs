@@ -5,7 +5,7 @@
 //! first, and then they take turns, round by round. With `--swap-on zram`, and where the kernel can't swap to a file,
 //! a device of compressed memory stands in its place: pages here are zeros but for a word, and take next to nothing.
 //!
-//! | pattern | what threads do |
+//! | pattern | accesses |
 //! |---|---|
 //! | `fill` | write all of the region once, in order: one round, nothing is in swap before it |
 //! | `random-write`, `random-read` | any page, each as likely |
@@ -17,7 +17,7 @@
 //!
 //! An access is a word of a page, at random or in turn, and waits are how long accesses took, whether the page was
 //! there or not. *CPU* is all of the process's threads and, for the kernel, its `kswapd`; *machine's* is everybody's,
-//! interrupts and the kernel's workers included, and so whatever else ran.
+//! interrupts and the kernel's workers included, and all other load.
 
 mod device;
 mod job;
@@ -220,7 +220,7 @@ impl Bench<'_> {
             SwapOn::Zram => match Zram::add(swap_bytes) {
                 Ok(zram) => Some(zram),
                 Err(error) => {
-                    eprintln!("skipped: there is no zram to be had: {error}");
+                    eprintln!("skipped: no zram device can be made: {error}");
                     return Ok(());
                 }
             },

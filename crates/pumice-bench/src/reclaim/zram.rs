@@ -60,7 +60,7 @@ mod tests {
         let zram = match Zram::add(1 << 20) {
             Ok(zram) => zram,
             Err(error) => {
-                eprintln!("skipped: no zram to be had: {error}");
+                eprintln!("skipped: no zram device can be made: {error}");
                 return;
             }
         };

@@ -10,9 +10,8 @@ use super::{
 pub static VM: Entry = Entry {
     name: "vm",
     title: "Starting a virtual machine",
-    about: "From the start of QEMU until it answers that the machine is there, with memory that is preallocated as \
-            QEMU does it, or leased from a daemon that populated it before. A column shows the time it \
-            took to populate.",
+    about: "From the start of QEMU until it answers that the machine is there. The memory is preallocated by QEMU, \
+            or leased from a daemon that populated it before. A column shows the time it took to populate.",
     part: Part::D,
     quick: Setting { arguments: &["--sizes", "1G", "--rounds", "2"], seconds: 20.0 },
     full: Setting { arguments: &[], seconds: 240.0 },
@@ -120,9 +119,9 @@ pub static PIN: Entry = Entry {
 /// `bench populate`
 pub static POPULATE: Entry = Entry {
     name: "populate",
-    title: "What populating slots costs those beside it",
-    about: "The daemon populates slots beside programs that compute or copy. The loss is theirs. For \"alone\", it is \
-            how far the daemon stays behind one that is not polite.",
+    title: "The cost of populating slots to programs beside it",
+    about: "The daemon populates slots beside programs that compute or copy. The loss is that of these programs. \
+            For \"alone\", it is that of the daemon against one that is not polite.",
     part: Part::D,
     quick: Setting { arguments: &["--pairs", "6", "--window-ms", "60", "--case", "compute"], seconds: 18.0 },
     full: Setting { arguments: &[], seconds: 340.0 },
@@ -137,7 +136,7 @@ pub static POPULATE: Entry = Entry {
         interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
     ])],
     plots: &[Plot::Bars(bars(
-        "Processor time of the daemon, by who is beside it", "{case}", ("% of a CPU", 1),
+        "Processor time of the daemon, by its neighbour", "{case}", ("% of a CPU", 1),
         &[value("populate_cpu_pct")],
     ))],
 };

@@ -1,6 +1,6 @@
 //! The experiments that `bench all` runs, and how reports and comparisons show them: all as data.
 //!
-//! | module | whose experiments |
+//! | module | experiments of |
 //! |---|---|
 //! | [`prezeroing`] | SPEC.md's part A |
 //! | [`faults`] | part B |

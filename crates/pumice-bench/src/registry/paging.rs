@@ -76,10 +76,10 @@ pub static IO: Entry = Entry {
     title: "Files larger than their memory",
     about: "A file is written, rewritten and read in order, and read at random: through the kernel's page cache by \
             read and write (buffered) and mapped (mmap), in control groups with as much memory, through pumice's \
-            (direct), and by fio, which has no cache and says what the device does. Pages at random are those that \
-            came from the device. The scan's rows say what part of a working set's accesses found their page beside \
-            a scan, and what part of the set was still in memory after one; resident rows are reads of pages that \
-            are in memory.",
+            (direct), and by fio, which has no cache and measures the device. Pages at random are those that came \
+            from the device. The scan's rows have the share of a working set's accesses that found their page \
+            during a scan, and the share of the set that was still in memory after one; resident rows are reads of \
+            pages that are in memory.",
     part: Part::E,
     quick: Setting { arguments: &["--quick"], seconds: 40.0 },
     full: Setting { arguments: &[], seconds: 600.0 },
@@ -163,10 +163,10 @@ pub static HITS_AGAINST_FRAMES: Plot = Plot::Lines(Lines {
 pub static REPLACE: Entry = Entry {
     name: "replace",
     title: "Which page goes: hit ratios",
-    about: "What part of the references each replacement policy finds in memory, over traces that are made up: zipf \
+    about: "The share of references that each replacement policy finds in memory, over synthetic traces: zipf \
             (some pages are far more frequent than others), scans (the same, and now and then 10,000 pages in a row \
             that are used once), loop (6,000 pages around and around), phases (5,000 pages at a time). two-list \
-            and adaptive are pumice's, the very code that reclaim runs; opt knows what will come. 'pumice bench \
+            and adaptive are pumice's, the very code that reclaim runs; opt knows the future. 'pumice bench \
             replace --trace FILE' does the same for a trace of yours.",
     part: Part::E,
     quick: Setting { arguments: &[], seconds: 6.0 },

@@ -10,10 +10,10 @@ use super::{
 pub static PFT: Entry = Entry {
     name: "pft",
     title: "Page faults a second",
-    about: "Threads allocate memory and write to every page. The kernel faults each page in and zeroes it; pumice \
-            has it there and zero. Filling is what scrubd spent to have it so: it is ours, and shown with it. The gain \
-            is for memory that is touched sparsely. Programs that write every line of a page pay for them in the \
-            cache.",
+    about: "Threads allocate memory and write to every page. The kernel faults each page in and zeroes it. pumice \
+            has faulted it in and zeroed it ahead. Filling is scrubd's time for that; it is ours, and figures are \
+            shown with it, too. The gain is for memory that is touched sparsely. Programs that write every line of \
+            a page pay for them in the cache.",
     part: Part::A,
     quick: Setting { arguments: &["--quick", "--size", "64M"], seconds: 18.0 },
     full: Setting { arguments: &[], seconds: 180.0 },
@@ -126,8 +126,8 @@ pub static CLEAR: Entry = Entry {
     name: "clear",
     title: "Zeroing: bandwidth by engine",
     about: "How fast each engine of this processor zeroes memory that is not in the cache, and how fast memory is \
-            read. Streaming stores leave the caches alone: \"near\" and \"far\" rows say what touching the page \
-            afterwards costs. Below: engines by batches, with processor time; and how much slower a neighbour walks \
+            read. Streaming stores leave the caches alone: \"near\" and \"far\" rows have the cost of touching \
+            the page afterwards. Below: engines by batches, with processor time; and how much slower a neighbour walks \
             through parts and all of as much memory as the last-level cache holds while others are zeroed beside it.",
     part: Part::A,
     quick: Setting {
@@ -190,9 +190,9 @@ pub static CLEAR: Entry = Entry {
 pub static SCRUB: Entry = Entry {
     name: "scrub",
     title: "What scrubbing costs those beside it",
-    about: "scrubd works as hard as it is ever allowed to, beside programs that compute or copy. The loss is theirs, \
-            and should not be told from 0. For \"alone\", it is how far scrubd stays behind an engine that nobody \
-            holds back.",
+    about: "scrubd works as hard as it is ever allowed to, beside programs that compute or copy. The loss is that \
+            of these programs, and should not differ from 0. For \"alone\", it is that of scrubd against an engine \
+            without a governor.",
     part: Part::A,
     quick: Setting { arguments: &["--pairs", "6", "--window-ms", "80"], seconds: 14.0 },
     full: Setting { arguments: &[], seconds: 80.0 },
@@ -208,7 +208,7 @@ pub static SCRUB: Entry = Entry {
     ])],
     plots: &[
         Plot::Bars(bars(
-            "Processor time of scrubd, by who is beside it", "{case}", ("% of a CPU", 1),
+            "Processor time of scrubd, by its neighbour", "{case}", ("% of a CPU", 1),
             &[value("scrub_cpu_pct")],
         )),
         Plot::Bars(bars(

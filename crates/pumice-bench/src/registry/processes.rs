@@ -8,9 +8,9 @@ use super::{
 pub static MAP: Entry = Entry {
     name: "map",
     title: "mmap, touch, munmap",
-    about: "A C program that knows nothing of pumice maps memory, touches it and unmaps it in a loop; and touches \
-            memory for the first time that --ready has populated. By turns with the kernel's small pages, its huge \
-            pages, and under pumice run.",
+    about: "A C program without code for pumice maps memory, touches it and unmaps it in a loop. It also touches \
+            memory for the first time that --ready has populated. It runs by turns with the kernel's small pages, \
+            its huge pages, and under pumice run.",
     part: Part::F,
     quick: Setting { arguments: &["--quick", "--rounds", "3"], seconds: 14.0 },
     full: Setting { arguments: &[], seconds: 120.0 },
@@ -76,8 +76,8 @@ pub static FORK: Entry = Entry {
 pub static FRAME: Entry = Entry {
     name: "frame",
     title: "Getting and putting frames",
-    about: "The allocator of frames alone; no memory behind them is touched. One compare-and-swap in the same rounds \
-            stands beside it: that is what the shared paths consist of.",
+    about: "The allocator of frames alone; no memory behind them is touched. One compare-and-swap in the same \
+            rounds stands beside it, since the shared paths consist of those.",
     part: Part::F,
     quick: Setting { arguments: &[], seconds: 2.0 },
     full: Setting { arguments: &[], seconds: 2.0 },

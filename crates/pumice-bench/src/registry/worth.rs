@@ -9,10 +9,11 @@ use super::{
 pub static PROGRAMS: Entry = Entry {
     name: "programs",
     title: "Programs that you know",
-    about: "Each program is first estimated as it is: its zero-fill faults, times what one takes on this machine, \
-            bound what pumice run can save: less where all of the memory is written, since what the kernel has just \
-            zeroed is in the cache. It runs by turns as it is, with glibc told to use huge pages \
-            (glibc.malloc.hugetlb=1), and under pumice run. \"Too close to call\" is a result, and so is \"nothing\".",
+    about: "Each program is first estimated as it is: its zero-fill faults, times the cost of one on this machine, \
+            are the most that pumice run can save. Less can be saved where all of the memory is written, since \
+            memory that the kernel has just zeroed is in the cache. It runs by turns as it is, with glibc told to \
+            use huge pages (glibc.malloc.hugetlb=1), and under pumice run. \"Too close to call\" is a result, and \
+            so is \"nothing\".",
     part: Part::C,
     quick: Setting { arguments: &["--quick"], seconds: 60.0 },
     full: Setting { arguments: &[], seconds: 420.0 },
@@ -31,7 +32,7 @@ pub static PROGRAMS: Entry = Entry {
     keys: &["program"],
     figures: &[less("plain_s", "s"), less("huge_s", "s"), less("pumice_s", "s")],
     tables: &[
-        table("What was expected at most, and what was measured, with its 95 % interval", &[], &[
+        table("The bound, and the measured saving with its 95 % interval", &[], &[
             words("program", "{program}").wide(18),
             number("glibc s", "plain_s", 3),
             number("pumice s", "pumice_s", 3),
@@ -56,7 +57,7 @@ pub static PROGRAMS: Entry = Entry {
         ]),
     ],
     plots: &[Plot::Bars(bars(
-        "Time that pumice saves: the bound, and what was measured",
+        "Time that pumice saves: the bound, and the measured saving",
         "{program}",
         ("%", 1),
         &[
@@ -142,8 +143,8 @@ const ADDED_MS: Figure =
 /// `bench start`
 pub static START: Entry = Entry {
     name: "start",
-    title: "What it costs a program with nothing to gain",
-    about: "Short programs run by turns plain, under env and under pumice run. The time added is the price of trying.",
+    title: "The cost to a program with nothing to gain",
+    about: "Short programs run by turns plain, under env and under pumice run. The time added is the cost of a try.",
     part: Part::C,
     quick: Setting { arguments: &["--rounds", "10"], seconds: 7.0 },
     full: Setting { arguments: &[], seconds: 80.0 },

@@ -1,6 +1,6 @@
 //! Experiments that compare processes: ours and the kernel's, each with as much memory, in turns.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`worker`] | a process that is told what to do by lines of JSON on its input, and answers each |
 //! | [`answer`] | a worker's answer, and how it is made |

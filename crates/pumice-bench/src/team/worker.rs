@@ -128,7 +128,7 @@ impl Worker {
 
     fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
         let gone = || Failure::system("a worker ended: was it killed for its memory?");
-        let line = serde_json::to_string(what).or_fail("can't tell a worker what to do")?;
+        let line = serde_json::to_string(what).or_fail("can't send a request to a worker")?;
         writeln!(self.input, "{line}").map_err(|_| gone())?;
         loop {
             match self.replies.recv_timeout(LOOK) {

@@ -1,6 +1,6 @@
 //! `pumice bench vm`: how long a virtual machine takes to be there, with a slot and without.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`qmp`] | QEMU's monitor, which tells when the machine is there |
 //!

@@ -138,7 +138,7 @@ impl Inner {
         }
     }
 
-    /// By what so many bytes from the start of a page are written.
+    /// The file that writes so many bytes from the start of a page.
     fn written_by(&self, bytes: usize) -> &BlockFile {
         match (self.data.way(), &self.tail) {
             (Way::Direct { offset, .. }, Some(tail)) if bytes % offset as usize != 0 => tail,

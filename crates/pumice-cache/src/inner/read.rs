@@ -73,7 +73,7 @@ impl Inner {
         went
     }
 
-    /// Reads a page of which not all need be in the file, whatever its checksum says.
+    /// Reads a page of which not all need be in the file, without a look at its checksum.
     pub fn read_plainly(&self, page: usize, from: Evicted, into: &mut Page) -> Result<(), Errno> {
         // SeqCst: see `is_there`.
         fence(Ordering::SeqCst);

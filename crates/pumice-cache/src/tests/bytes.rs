@@ -76,7 +76,7 @@ fn what_is_written_whole_is_not_read() {
     .expect("a cache");
 }
 
-/// Threads write pages whole while others read them, sync them, take them out, and cut the file off: readers see all of
+/// Threads write pages whole while others read them, sync them, evict them, and cut the file off: readers see all of
 /// one writer's page, or zeros.
 #[test]
 fn nobody_sees_a_part_of_a_page_or_what_was_in_its_frame() {

@@ -215,7 +215,7 @@ fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if is_synced.recv_timeout(Duration::from_secs(60)).is_err() {
-                    eprintln!("who syncs waits for who waits for its guard");
+                    eprintln!("a sync waits for a thread that waits for its guard");
                     std::process::abort();
                 }
             });

@@ -198,7 +198,7 @@ fn a_log_that_has_failed_is_not_blamed_for_what_waits_for_the_length() {
         view.set_len(8 * FRAME_SIZE as u64).expect("room");
         log.has_failed.store(true, Ordering::SeqCst);
         let synced = || {
-            // As who changes the length has it, until the device has said that there is no room.
+            // As a thread that changes the length has it, until the device has said that there is no room.
             file.inner.set_being_cut(true);
             std::thread::scope(|scope| {
                 let syncing = scope.spawn(|| {

@@ -108,7 +108,7 @@ fn who_has_a_guard_makes_the_file_longer_beside_sync() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if is_grown.recv_timeout(Duration::from_secs(60)).is_err() {
-                    eprintln!("who makes the file longer waits for who waits for its guard");
+                    eprintln!("growing the file waits for a thread that waits for its guard");
                     std::process::abort();
                 }
             });
@@ -223,7 +223,7 @@ fn who_cuts_off_a_file_that_is_being_written_makes_it_so_short() {
     .expect("a cache");
 }
 
-/// Says that reads are done only to who waits for them, or asks again and again.
+/// Reports reads as done only to a thread that waits for them, or asks again and again.
 #[derive(Default)]
 struct Slow {
     engine: Plain,

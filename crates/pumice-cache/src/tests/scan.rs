@@ -1,5 +1,5 @@
-//! Reclaim's treatment of a page that it comes to, case by case, where the page is a file's. Nobody reclaims but who
-//! asks for a frame, and nobody writes in the background, so that what happens is what is told here.
+//! Reclaim's treatment of a page that it comes to, case by case, where the page is a file's. Only direct reclaim runs,
+//! and nobody writes in the background, so nothing happens but the steps of a test.
 //!
 //! They are the cases that reclaim is held to with anonymous pages (`reclaim/swap_out_tests.rs`, `swap_tests.rs`,
 //! `direct_tests.rs`). Those in which the device has its part are in `scan_io`. The others:
@@ -28,7 +28,7 @@ pub(super) struct Stage<'s, 'c, P> {
     pub reclaim: &'s ZoneReclaim<P>,
 }
 
-/// A cache as [`run`] makes it, in which nobody works but who asks.
+/// A cache as [`run`] makes it, without background threads.
 pub(super) fn on_stage<P: Policy + Send>(
     settings: &Settings,
     policy: P,

@@ -1,4 +1,4 @@
-//! As `scan`: what reclaim does with a page of a file while the device has its part in it: is late, or fails, or has to
+//! As `scan`: reclaim of a page of a file while the device has its part in it: is late, or fails, or has to
 //! wait for the log.
 
 use std::sync::{Condvar, Mutex};
@@ -62,7 +62,7 @@ impl Device {
     }
 }
 
-/// Has a device go on, also where a test fails: else those would be waited for who wait for the device.
+/// Has a device go on, also where a test fails: else the test would wait for threads that wait for the device.
 pub(super) struct GoesOn<'d>(pub &'d Device);
 
 impl Drop for GoesOn<'_> {
@@ -76,7 +76,7 @@ struct Driver {
     depth: u32,
     engine: Plain,
     failed: Vec<Completion>,
-    /// Of one that can't be asked any more: what the kernel does sooner or later all the same.
+    /// Requests of an engine that can't be asked any more: the kernel does them sooner or later all the same.
     taken: Vec<Request>,
     /// Until the device goes on, nobody is told of anything.
     is_kept: bool,
@@ -205,7 +205,11 @@ fn pages_that_are_being_written_are_read_and_not_written_to() {
             check(page, nth, versions[nth]);
             check(&view.read(nth).expect("there"), nth, versions[nth]);
         }
-        assert_eq!(versions.iter().filter(|&&version| version == 3).count(), 1, "who waited");
+        assert_eq!(
+            versions.iter().filter(|&&version| version == 3).count(),
+            1,
+            "the page that waited"
+        );
     });
 }
 
@@ -324,7 +328,7 @@ fn what_can_not_be_read_is_an_error_of_that_page_until_it_can() {
     });
 }
 
-/// Asks for pages and waits until they have come; what it was told until then.
+/// Asks for pages and waits until they have come. Returns what it was told until then.
 fn ask_for(view: &View<'_, '_>, pages: std::ops::Range<usize>) -> Vec<CacheError> {
     let wanted: Vec<usize> = pages.collect();
     let (mut asked, mut arrived, mut errors) = (0, Vec::new(), Vec::new());
@@ -441,7 +445,7 @@ fn rings_fail<P: policy::Policy + Send>(
     device.tell(Told::Go);
 }
 
-/// Cutting a file off waits for who reads a page of what goes, who is told that it ended, and of no error.
+/// Cutting a file off waits for readers of the pages that go; a reader is told that it ended, and of no error.
 #[test]
 fn a_page_that_is_cut_off_while_it_is_read_is_no_error_of_the_device() {
     let (scratch, device) = (file_of("cut-while-read", 64), Device::new());
@@ -501,7 +505,7 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
     let (scratch, log) = (file_of("waits-for-log", 2048), Arc::new(Odd(AtomicU64::new(0))));
     let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
     on_stage(&quiet(), Adaptive::new(&mut entries), |stage| {
-        // The request is refused after some pauses, and so for each of the frames that are kept back: short ones at
+        // The request is refused after some pauses, and so for each frame of the reserve: short ones at
         // first.
         stage.reclaim.set_settings(Limits { pause: SHORT, ..Limits::of(FRAMES) });
         let options = Options::new().write_ahead(log.clone());

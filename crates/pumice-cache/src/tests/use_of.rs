@@ -325,7 +325,7 @@ fn an_empty_file_that_is_there_needs_no_folder() {
 #[test]
 fn the_name_of_a_file_that_was_there_is_made_durable_once() {
     let scratch = Scratch::new("name-of-another");
-    // As somebody left it who was killed before a sync.
+    // As a process left it that was killed before a sync.
     fs::write(&scratch.0, [7; 5000]).expect("room");
     run(&settings(512), |cache| {
         for options in [Options::new(), Options::new().existing()] {

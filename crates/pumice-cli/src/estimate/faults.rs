@@ -29,7 +29,7 @@ use crate::run::spawn;
 /// Every fault is a sample until there were so many, and then for as long as they come more slowly.
 const ENOUGH: u64 = 8_000;
 const FAST_PER_S: u64 = 20_000;
-/// One in so many is a sample all along; a prime, so that it keeps no step with what a program does.
+/// One in so many is a sample all along; a prime, so that it keeps no step with a program's loops.
 const SOME: u64 = 61;
 /// Bytes of each processor's ring: the limit on locked memory of unprivileged users lies somewhere between.
 const RINGS: [usize; 4] = [4 << 20, 1 << 20, 256 << 10, 64 << 10];
@@ -52,9 +52,9 @@ pub struct Faults {
     pub all: u64,
     /// Of these, by kind.
     pub counts: Counts,
-    /// Of the thread that had most of those in what is served.
+    /// Of the thread that had most of the faults in served memory.
     pub busiest: ThreadFaults,
-    /// Bytes that were touched for the first time, at least, in what is served.
+    /// Bytes that were touched for the first time, at least, in served memory.
     pub first_bytes: u64,
     /// Whether faults were seen that system calls take, as well as those of the program's own code.
     pub sees_system_calls: bool,
@@ -286,7 +286,7 @@ impl Reader {
         }
     }
 
-    /// Hands on what happened up to a time, in order.
+    /// Passes on the events up to a time, in order.
     fn settle(&mut self, until_ns: u64) {
         self.waiting.sort_by_key(|one| one.time_ns);
         let settled = self.waiting.partition_point(|one| one.time_ns <= until_ns);
@@ -306,7 +306,7 @@ enum Parsed {
     Lost(u64),
 }
 
-/// `None` for what is of no interest, or no record at all.
+/// `None` for an event that does not matter, or no record at all.
 fn parse(record: &Record<'_>, config: &ParseConfig<Native>, weight: u64) -> Option<Parsed> {
     let body = record.to_contiguous();
     let size = u16::try_from(body.len() + 8).ok()?;
@@ -318,7 +318,7 @@ fn parse(record: &Record<'_>, config: &ParseConfig<Native>, weight: u64) -> Opti
     Parser::new(&bytes[..], config.clone()).parse_record(Keep { weight }).ok()?
 }
 
-/// Keeps what matters of a record.
+/// Keeps the needed parts of a record.
 struct Keep {
     /// Faults that a sample stands for.
     weight: u64,

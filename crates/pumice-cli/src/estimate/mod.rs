@@ -1,6 +1,6 @@
 //! `pumice estimate`: how much a program could gain, before anything is changed, and also if it is nothing.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
 //! | [`spaces`] | the address spaces behind that |
@@ -37,10 +37,10 @@ use show::{Estimate, Saved, Tried};
 use translation::Misses;
 use verdict::{Bounds, Given};
 
-/// Say how much a program could gain under `pumice run`, which may be nothing
+/// Estimate how much a program could gain under `pumice run`, which may be nothing
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
-    /// Then also run it as it is, under pumice run and under pumice run --mmap, by turns, and say what it did gain;
+    /// Then also run it as it is, under pumice run and under pumice run --mmap, by turns, and print the measured gain;
     /// its output is shown once
     #[arg(long = "try")]
     try_it: bool,
@@ -56,7 +56,7 @@ pub struct EstimateArgs {
     program: Vec<OsString>,
 }
 
-/// Runs the program, says on stderr what follows, and returns the program's exit status.
+/// Runs the program, prints the estimate on stderr, and returns the program's exit status.
 pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
     let mut json = JsonLines::create(options.json.as_deref())?;
     let mut costs = Costs::default();

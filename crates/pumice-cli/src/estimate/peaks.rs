@@ -42,8 +42,8 @@ impl Peaks {
         }
     }
 
-    /// Bytes that were touched for the first time, at least, in what may be served: what each process had at
-    /// its most, but for what it shared with the one that forked it, and for memory of other kinds.
+    /// Bytes that were touched for the first time, at least, in memory that may be served: the peak of each process,
+    /// less the memory that it shared with the process that forked it, and less memory of other kinds.
     pub fn first_bytes(&self, spaces: &Spaces) -> u64 {
         let of = |(&pid, seen): (&u32, &Seen)| {
             let shared = if spaces.is_copy(pid) { seen.first.unwrap_or(0) } else { 0 };

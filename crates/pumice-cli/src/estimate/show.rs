@@ -27,7 +27,7 @@ pub struct Estimate {
     zfod: u64,
     zfod_small: u64,
     zfod_huge: u64,
-    /// Of these, in what `pumice run` would serve, and in heaps, of which it would serve a part.
+    /// Of these, in memory that `pumice run` would serve, and in heaps, of which it would serve a part.
     served_small: u64,
     served_huge: u64,
     heap_small: u64,
@@ -93,7 +93,7 @@ pub struct Tried {
     pub mmap_s: f64,
     /// By that.
     pub mmap_saved: Saved,
-    /// By `--mmap`, beyond what `pumice run` saves.
+    /// The saving of `--mmap` beyond that of `pumice run`.
     pub mmap_over_run: Saved,
 }
 
@@ -193,14 +193,14 @@ impl Estimate {
         }
     }
 
-    /// Says it on stderr, where the program's own output is not.
+    /// Prints it on stderr, apart from the program's own output.
     pub fn print(&self, why_not_split: Option<&io::Error>) {
         for line in self.lines(why_not_split) {
             eprintln!("{line}");
         }
     }
 
-    /// Adds what was measured, and says it.
+    /// Adds the measurements, and prints them.
     pub fn add(&mut self, tried: Tried) {
         let Tried { runs, plain_s, pumice_s, mmap_s, .. } = tried;
         eprintln!(
@@ -212,7 +212,7 @@ impl Estimate {
         let advice = match tried.mmap_over_run {
             Saved { low, .. } if low > 0.0 => "type --mmap, it saves more than without",
             Saved { high, .. } if high < 0.0 => "leave --mmap out, it saves less than without",
-            _ => "no difference to be seen from pumice run without it",
+            _ => "no measurable difference from pumice run without it",
         };
         eprintln!(
             "            {mmap_s:.3} s under pumice run --mmap; {}; {advice}",
@@ -297,8 +297,8 @@ impl Estimate {
             count(self.file)
         ));
         lines.push(format!(
-            "served      {} small, {} huge of these in what pumice run serves: {:.1} MiB \
-             ({} small, {} huge in heaps, of which it serves what is large)",
+            "served      {} small, {} huge of these in memory that pumice run serves: {:.1} MiB \
+             ({} small, {} huge in heaps, of which it serves large requests)",
             count(self.small()),
             count(self.huge()),
             mib(self.served_bytes),
@@ -317,7 +317,7 @@ impl Estimate {
             None => "no huge pages".to_owned(),
         };
         format!(
-            "machine     {} us a small fault and its end, {huge_us}, {:.0} ns a touch of what is there, \
+            "machine     {} us to fault in and give back a small page, {huge_us}, {:.0} ns a touch of a resident page, \
              zeroing {:.1} GB/s",
             cost(&self.small_fault_ns, 1e3),
             self.touch_ns.middle,
@@ -328,7 +328,7 @@ impl Estimate {
     /// The time that each part of it takes at most.
     fn push_bounds(&self, lines: &mut Vec<String>) {
         lines.push(format!(
-            "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: what pre-zeroed pages save at most",
+            "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: the most that pre-zeroed pages save",
             mib(self.served_bytes),
             self.fill_gb_s.middle,
             self.zeroing_s
@@ -336,7 +336,7 @@ impl Estimate {
         let Range { middle, low, high } = self.faults_s;
         lines.push(format!(
             "faults      {} x {:.2} us + {} x {:.0} us = {middle:.4} s [{low:.4}, {high:.4}]: \
-             what ready memory saves at most ('pumice run --ready'); {:.4} s where all of each page is written",
+             the most that ready memory saves ('pumice run --ready'); {:.4} s where all of each page is written",
             thousands(self.small() as f64),
             self.small_fault_ns.middle / 1e3,
             thousands(self.huge() as f64),
@@ -345,8 +345,8 @@ impl Estimate {
         ));
         if let Some(kernel_s) = self.kernel_s.filter(|&kernel_s| kernel_s > high) {
             lines.push(format!(
-                "kernel      {kernel_s:.4} s if its time in the kernel all went to faults: some are dearer, as \
-                 where a host has to find the memory"
+                "kernel      {kernel_s:.4} s if all its time in the kernel went to faults: some cost more, for \
+                 example where a host has to find the memory"
             ));
         }
         let Range { middle, low, high } = self.first_s;
@@ -357,13 +357,13 @@ impl Estimate {
         ));
         if self.spread < 1.0 {
             lines.push(format!(
-                "threads     {:.0} % of that lengthens the run: they do the rest beside each other",
+                "threads     {:.0} % of that lengthens the run: the rest runs in parallel",
                 100.0 * self.spread
             ));
         }
         lines.push(self.translation());
         lines.push(format!(
-            "huge pages  {:.4} s of the faults and all of the translation by huge pages alone \
+            "huge pages  alone they save {:.4} s of the faults and all of the translation \
              ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then pumice run saves {:.4} s at most",
             self.huge_alone_s, self.bound_over_huge_s.high
         ));
@@ -401,7 +401,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// How far `--try` is, if somebody looks.
+/// The progress of `--try`, on a terminal.
 pub fn bar(runs: u64) -> ProgressBar {
     let bar = ProgressBar::new(runs);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left") {

@@ -90,11 +90,11 @@ pub struct Counts {
     pub served_small: u64,
     /// Of the huge ones.
     pub served_huge: u64,
-    /// Of the small ones, those in a heap, where it is not known what was asked for.
+    /// Of the small ones, those in a heap, where the requests are not known.
     pub heap_small: u64,
     /// Of the huge ones.
     pub heap_huge: u64,
-    /// Copies of what a fork left shared.
+    /// Copies of pages that a fork left shared.
     pub copied: u64,
     /// Pages of files and of shared memory.
     pub file: u64,
@@ -138,7 +138,7 @@ impl Counts {
     }
 }
 
-/// A mapping: where it ends, what it is, and whether it was there before the process was forked.
+/// A mapping: its end, its kind, and whether it was there before the process was forked.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     end: u64,
@@ -152,7 +152,7 @@ type Space = BTreeMap<u64, Mapping>;
 /// A huge page's fault takes about as long as so many of small pages.
 const HUGE_IN_SMALL: u64 = 128;
 
-/// Faults of one thread in what is served or may be: small pages and huge ones.
+/// Faults of one thread in memory that is served or may be: small pages and huge ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadFaults {
     /// Those that brought small pages.
@@ -195,7 +195,7 @@ impl Spaces {
         self.threads.values().max_by_key(long).copied().unwrap_or_default()
     }
 
-    /// Takes note of what happened; in order of time.
+    /// Takes note of an event; in order of time.
     pub fn note(&mut self, what: &What) {
         match *what {
             What::Fault { pid, tid, at, page_bytes, weight } => {
@@ -267,7 +267,7 @@ impl Spaces {
 
 /// Where a fault belongs.
 enum Kind {
-    /// In what is served, or may be.
+    /// In memory that is served, or may be.
     Served,
     /// In other memory that it filled with zeros.
     Other,
@@ -280,7 +280,7 @@ fn is_allocation(len: u64) -> bool {
     len > 2 * SERVED_ALLOCATION
 }
 
-/// Puts a mapping over what was there. One that ends where the new one begins, and is of the same
+/// Puts a mapping over older ones. One that ends where the new one begins, and is of the same
 /// kind, is grown, as the kernel does it.
 fn map(space: &mut Space, at: u64, mut mapping: Mapping) {
     let overlapped: Vec<_> = space

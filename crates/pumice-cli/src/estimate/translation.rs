@@ -9,7 +9,7 @@ use perf_event::{Builder, Counter};
 pub struct Misses(Counter);
 
 impl Misses {
-    /// Begins, from the `exec` of what is started on.
+    /// Begins, from the `exec` of the started program on.
     ///
     /// # Errors
     /// As `perf_event_open(2)`: most virtual machines have no such counter.
@@ -27,7 +27,7 @@ impl Misses {
         Ok(Misses(counter))
     }
 
-    /// How many there were, once what was started has ended.
+    /// How many there were, once the started program has ended.
     ///
     /// # Errors
     /// As `read(2)`.

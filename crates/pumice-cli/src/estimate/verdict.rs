@@ -1,9 +1,8 @@
-//! The arithmetic: what ready memory could save a program at most, and whether that is worth anything.
+//! The arithmetic: the most that ready memory could save a program, and whether that is worth anything.
 //!
 //! After M. Dillon's for DragonFly's idle page zeroing (2010): faults times page size by bandwidth
-//! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by
-//! what one takes. No fault takes time that the kernel did not take, so a program's time in the kernel
-//! is a bound of its own.
+//! bounds the saving of pre-zeroing. Ready memory saves the whole fault, so here faults are multiplied by the cost of
+//! one. No fault takes time that the kernel did not take, so a program's time in the kernel is a bound of its own.
 //!
 //! The kernel must find memory that a program has never had, with pumice and without: unless it is populated ahead
 //! (`--ready`), the program's peak is touched for the first time under `pumice run` too, in huge pages at best. So
@@ -15,9 +14,9 @@
 //! The time of several threads is spread over the processors that they keep busy, unless one of them has most of
 //! the faults.
 //!
-//! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that
-//! happens, that is known; where it does not, between nothing (memory is used in order) and what a chain of
-//! random accesses gains, for as much of the program's own time as goes to such memory.
+//! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that happens, the
+//! saving is known. Where it does not, it lies between nothing (memory is used in order) and the gain of a chain of
+//! random accesses, for as much of the program's own time as goes to such memory.
 
 use serde::Serialize;
 
@@ -47,7 +46,7 @@ pub struct Given {
     pub wall_s: f64,
     /// The most memory it had.
     pub resident_bytes: u64,
-    /// Bytes that are touched for the first time, at least, in what is served.
+    /// Bytes that are touched for the first time, at least, in served memory.
     pub first_bytes: u64,
     /// Faults there of the thread that has most of them.
     pub busiest: ThreadFaults,
@@ -125,7 +124,7 @@ impl Range {
 /// The result of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Bytes that the kernel zeroed in what `pumice run` would serve.
+    /// Bytes that the kernel zeroed in memory that `pumice run` would serve.
     pub bytes: u64,
     /// Zeroing those, alone.
     pub zeroing_s: f64,
@@ -234,7 +233,7 @@ impl Bounds {
         let in_huge_s = given.huge_ns.map_or(faults_s, in_huge);
         let translation_s = translation(given, small * 4096.0);
         // Where it is not counted, translation is said beside the bound: it would make it much too great for all
-        // who use their memory in order.
+        // programs that use their memory in order.
         let certain =
             Range { middle: translation_s.low, low: translation_s.low, high: translation_s.low };
         let written_s =

@@ -1,6 +1,6 @@
 //! `pumice lease`: a program on a slot of ready memory, for as long as it runs.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`placeholders`] | `{path}`, `{fd}` and `{qemu}` in the program's arguments |
 //! | [`holder`] | the lease while the program runs, over daemons that come and go |

@@ -38,7 +38,7 @@ pub fn check(line: &[OsString]) -> Result<(), Failure> {
 }
 
 impl Values {
-    /// The word with what is in it filled in.
+    /// The word with its placeholders filled in.
     pub fn fill_in(&self, word: &OsStr) -> OsString {
         let values = [
             self.path.as_os_str().as_bytes().to_vec(),

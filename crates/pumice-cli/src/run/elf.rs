@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// A program's file, with scripts followed to what interprets them.
+/// A program's file, with scripts followed to their interpreters.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The file that the kernel runs in the end.
@@ -74,7 +74,7 @@ const MAX_SCRIPTS: usize = 5;
 /// The kernel looks at so much of a script's first line (`BINPRM_BUF_SIZE`).
 const MAX_LINE: u64 = 256;
 
-/// Finds `name` as `execvp` would, and says what it is. `None` if there is no such program.
+/// Finds `name` as `execvp` would, and tells its kind. `None` if there is no such program.
 pub fn look_up(name: &OsStr) -> Option<Program> {
     let mut path = in_path(name)?;
     for _ in 0..MAX_SCRIPTS {

@@ -1,13 +1,13 @@
 //! `pumice run`: a program on memory that is already there and already zero.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`options`] | what may be typed, and the environment it becomes |
+//! | [`options`] | the options, and the environment that they become |
 //! | [`shim_file`] | the embedded shim as a file that the loader can open |
 //! | [`spawn`] | the program's start, signals, stops and end |
-//! | [`profile`] | what a program used in its first second, for the next time |
-//! | [`report`] | what was served, what it cost, and why nothing was |
-//! | [`elf`] | what kind of program a file is |
+//! | [`profile`] | the memory that a program used in its first second, for the next run |
+//! | [`report`] | the requests that were served, their cost, and why none was |
+//! | [`elf`] | the kind of program that a file is |
 //! | [`variables`] | `pumice env`: the same environment, for others to set |
 //!
 //! The order matters: mistakes in the input are found before anything is written.

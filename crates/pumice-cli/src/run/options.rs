@@ -43,7 +43,7 @@ pub struct PoolArgs {
     /// The same for mappings of this size and larger, 4K at least
     #[arg(long, value_name = "SIZE", value_parser = threshold, overrides_with = "no_mmap")]
     mmap_threshold: Option<usize>,
-    /// Leave all mappings to the kernel, as without --mmap, whatever the environment says
+    /// Leave all mappings to the kernel, as without --mmap, also where the environment says otherwise
     #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
     /// Have an installed allocator serve the requests that are too small for pumice, instead of the C library
@@ -74,11 +74,11 @@ pub struct PoolArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pool: PoolArgs,
-    /// Have ready at the start what the last run used in its first second, as --ready does, and keep what this one
-    /// uses in FILE (a file for each program in your cache folder, if none is given)
+    /// Have ready at the start the memory that the last run used in its first second, as --ready does, and record that
+    /// of this run in FILE (a file for each program in your cache folder, if none is given)
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "ready")]
     profile: Option<Option<PathBuf>>,
-    /// At exit, say on stderr what was served and what it cost
+    /// At exit, print on stderr the requests that were served, and their cost
     #[arg(
         long,
         value_name = "FORM",
@@ -140,7 +140,7 @@ pub struct ReportTo {
     pub file: Option<File>,
 }
 
-/// A checked command line: what to run, and how.
+/// A checked command line: the program to run, and how.
 #[derive(Debug)]
 pub struct Plan {
     /// The program and its arguments; never empty.
@@ -165,7 +165,7 @@ impl RunArgs {
         RunArgs { program: program.to_vec(), ..RunArgs::default() }
     }
 
-    /// Adds what the environment says and checks that it fits the machine.
+    /// Adds the environment's settings and checks that they fit the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
         let pool_max = or_env(self.pool.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
@@ -211,7 +211,7 @@ impl RunArgs {
     }
 }
 
-/// The variables that stand for what was typed, sizes in bytes.
+/// The variables that stand for the options, sizes in bytes.
 pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsString)> {
     let mut variables = Vec::new();
     let sizes =
@@ -241,8 +241,7 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
     variables
 }
 
-/// Checks what can be wrong about memory that is not this machine's: that the pool has room for
-/// what is to be ready.
+/// Checks sizes of memory for another machine: the pool must have room for the ready memory.
 pub fn check_pool(pool: &PoolArgs) -> Result<(), Failure> {
     let typed = |value, source| Some(Sourced { value: value?, source });
     let (ready, most) = (typed(pool.ready, "--ready"), typed(pool.pool_max, "--pool-max"));

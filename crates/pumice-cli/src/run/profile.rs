@@ -44,7 +44,7 @@ struct Content {
     ready_bytes: u64,
 }
 
-/// The profile of a program, and what this run adds to it.
+/// The profile of a program, and this run's additions to it.
 #[derive(Debug)]
 pub struct Profile {
     file: PathBuf,
@@ -77,7 +77,7 @@ impl Profile {
         usize::try_from(wanted).unwrap_or(usize::MAX).min(most)
     }
 
-    /// Notes what the programs have in use. Returns when to look again, until there is no need to.
+    /// Notes the memory that the programs have in use. Returns when to look again, until there is no need to.
     pub fn look(&mut self, tree: &Tree) -> Option<Duration> {
         if self.started.elapsed() > EARLY + PAUSE {
             return None;

@@ -1,5 +1,4 @@
-//! The report at exit: what was served in the whole tree, what it cost, and where nothing was,
-//! why.
+//! The report at exit: the requests that were served in the whole tree, their cost, and where none was, why.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -4,7 +4,8 @@
 //! Each is written once for each version, under a name that holds its hash, into a folder where nobody else can
 //! put another file ([`safe_path`]), now or later: programs name it in `LD_PRELOAD` for as long as they run. A later
 //! run checks owner, mode and size and reads nothing. Others may read it where they may look into the folders above
-//! it, so that what a program starts under another user can load it too. `PUMICE_SHIM` names a file to take instead.
+//! it, so that programs that are started under another user can load it too. `PUMICE_SHIM` names a file to take
+//! instead.
 
 use std::ffi::OsString;
 use std::fmt::Display;

@@ -1,10 +1,9 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
 //! The program is a child in our process group. (To become the program by `exec` would make all
-//! this needless, but nobody would be left to report.) The
-//! child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
-//! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
-//! ignored SIGCHLD ignored nor see to it that killing us kills the program.
+//! this needless, but nobody would be left to report.) The child starts as `posix_spawn` would start it, by a `clone`
+//! that shares our memory until it executes. So starting costs the same however large we are. `posix_spawn` itself can
+//! neither keep an ignored SIGCHLD ignored nor have the program killed with us.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
 //! ever runs. A signal of a terminal goes to the whole group, so the program has it already. A signal
@@ -62,7 +61,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Puts together what a run that took `wall_s` seconds came to.
+    /// The figures of a run that took `wall_s` seconds.
     pub fn new(program: String, wall_s: f64, end: End, usage: &Usage) -> Ran {
         let (exit_status, signal) = match end {
             End::Exited(status) => (Some(status), None),
@@ -175,7 +174,7 @@ pub fn unblock(before: &SignalSet) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before.0, null_mut()) };
 }
 
-/// Signals blocked in this process, and what they were before.
+/// Signals blocked in this process, and the ones blocked before.
 struct Signals {
     /// Those that are waited for.
     waited: libc::sigset_t,

@@ -1,8 +1,8 @@
 //! `pumice env`: the variables that give programs the shim without `pumice run`.
 //!
 //! Where nobody leads the tree of processes, each has counters and a pool of its own, and reads
-//! its variables itself. So what `pumice run` would work out for this machine (the pool's limit, the
-//! clearing plan) is left to each of them, and only what was typed is printed.
+//! its variables itself. So the settings that `pumice run` would compute for this machine (the pool's limit, the
+//! clearing plan) are left to each of them, and only the given options are printed.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -95,7 +95,7 @@ fn text(name: &str, value: &OsStr) -> Result<String, Failure> {
     })
 }
 
-/// The shim, and what is preloaded with it.
+/// The shim, and the libraries preloaded with it.
 fn libraries(arguments: &EnvArgs, small: Option<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(path) = &arguments.shim {
         let libraries = shim_file::beside(path, small);

@@ -80,13 +80,13 @@ pub fn read(path: &Path) -> Result<File, Failure> {
     };
     let status = fs::metadata(path).map_err(|error| failed(&error))?;
     if !status.is_file() || status.len() > MOST_BYTES {
-        return Err(failed(&"it is no file of a sensible size"));
+        return Err(failed(&"it is no regular file, or is too large"));
     }
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
     parse(&text).map_err(|(line, message)| Failure::usage(format!("{name}:{line}: {message}")))
 }
 
-/// The file, or a line's number and what is wrong there.
+/// The file, or a line's number and the error there.
 fn parse(text: &str) -> Result<File, (usize, String)> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start).min(text.len());

@@ -39,8 +39,8 @@ pub struct ServeArgs {
     /// group:kvm; the size is the most that one user may have at a time (can be repeated)
     #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
     allow: Vec<Rule>,
-    /// Of each kind of slots, how much may be yet to be populated in place of what one user has ended, in percent:
-    /// above it the user waits, and ready slots are left to others; no limit if not given
+    /// The share of each kind of slots, in percent, that one user may have ended and that is not populated again: above
+    /// it the user waits, and ready slots are left to others; no limit if not given
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     share: Option<u32>,
     /// Serve metrics for Prometheus at unix:PATH or a loopback address such as 127.0.0.1:9464
@@ -76,7 +76,7 @@ struct PaceArgs {
     /// Populate nothing while the load average is above this; 0, no limit, if not given
     #[arg(long, value_name = "L", value_parser = pace(PaceSetting::Load))]
     load: Option<u64>,
-    /// Whether to hold back where anybody else wants the machine: on, if not given, or off
+    /// Whether to yield to other programs on the machine: on, if not given, or off
     #[arg(long, value_name = "SWITCH", value_parser = pace(PaceSetting::Polite))]
     polite: Option<u64>,
 }

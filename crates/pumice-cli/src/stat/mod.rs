@@ -1,9 +1,9 @@
-//! `pumice stat`: what the programs under `pumice run` have and have been served, while they run.
+//! `pumice stat`: the pools of the programs under `pumice run`, and the requests served, while they run.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`running`] | what the kernel says of a process |
-//! | [`sample`] | what there is to know at one time |
+//! | [`running`] | the kernel's records of a process |
+//! | [`sample`] | the counters at one time |
 //! | [`rates`] | how fast it changes |
 //! | [`show`] | tables and JSON |
 //! | [`prometheus`] | the same for Prometheus |
@@ -32,13 +32,13 @@ use show::Of;
 /// The arguments of `pumice stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
+    /// Process ids of programs, or of `pumice run` for all its programs; all programs if not given
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pids: Vec<u32>,
     /// As JSON, one object a program and line
     #[arg(long)]
     json: bool,
-    /// Go on, every --interval, and show what changes
+    /// Go on, every --interval, and show the changes
     #[arg(long, short)]
     watch: bool,
     /// Seconds between two samples
@@ -90,7 +90,7 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
     }
 }
 
-/// Shows what changes until there were enough samples, or nobody reads any more.
+/// Shows the changes until there were enough samples, or nobody reads any more.
 fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
     let mut left = options.samples;
     // SAFETY: a plain call. The process that started this may ignore the signal, and then this one would not notice

@@ -2,7 +2,7 @@
 //!
 //! It is read from a copy of each tree. Nothing a program does to its tree meanwhile can stop
 //! this one, and nothing here stops or slows a program. A tree says nothing about a process of another user's,
-//! and of each process there is one row for each `pumice run`, whatever trees say.
+//! and of each process there is one row for each `pumice run`, also if its tree says otherwise.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub struct Process {
     pub uid: u32,
     /// The process.
     pub pid: u32,
-    /// Its name, which is whatever it calls itself.
+    /// The name that it gives itself.
     pub program: String,
     /// Its share of the pool.
     pub pool_bytes: u64,
@@ -40,7 +40,7 @@ pub struct Process {
     pub tree_pool_peak_bytes: u64,
     /// The most there may be.
     pub tree_pool_max_bytes: u64,
-    /// Of requests served, those of whose memory the greater part was ready; `null` before the first.
+    /// The share of served requests with most of their memory ready; `null` before the first.
     pub hit_rate: Option<f64>,
     /// Of the frames handed out, those that were ready and zeroed; `null` before the first.
     pub zeroed_rate: Option<f64>,
@@ -77,7 +77,7 @@ impl From<Option<PoolSplit>> for Split {
     }
 }
 
-/// A tree: what all its processes were served together, those that have ended included.
+/// A tree: the sum over all its processes, those that have ended included.
 #[derive(Clone, Debug)]
 pub struct Totals {
     /// The `pumice run`.

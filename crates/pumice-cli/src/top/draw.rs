@@ -213,7 +213,7 @@ fn draw_help(frame: &mut Frame, over: Rect) {
     frame.render_widget(Paragraph::new(text).style(style), area);
 }
 
-/// A program's name is whatever it wrote.
+/// A program may have written anything as its name.
 fn name(row: &Row) -> String {
     row.process.program.escape_debug().to_string()
 }

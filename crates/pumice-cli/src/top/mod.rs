@@ -1,8 +1,8 @@
 //! `pumice top`: programs under `pumice run` on a terminal, as they change.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`state`] | what is shown: programs in order, their history, what keys have changed |
+//! | [`state`] | the content: programs in order, their history, the changes made by keys |
 //! | [`draw`] | how, for the room there is |
 //! | [`glyphs`] | bars and sparklines of letters, for terminals with and without Unicode and colours |
 //!
@@ -37,18 +37,18 @@ static IS_TO_STOP: AtomicBool = AtomicBool::new(false);
 /// The arguments of `pumice top`.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
+    /// Process ids of programs, or of `pumice run` for all its programs; all programs if not given
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pids: Vec<u32>,
     /// Seconds between two samples
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Refused: one sample, without a terminal, is what `pumice stat` shows
+    /// Refused: `pumice stat` shows one sample without a terminal
     #[arg(long)]
     once: bool,
 }
 
-/// Shows them until somebody has seen enough.
+/// Shows them until a key, a signal or an error ends it.
 pub fn top(options: &TopArgs) -> Result<(), Failure> {
     if options.once {
         return Err(Failure::usage("for one sample type 'pumice stat', or 'pumice stat --json'"));
@@ -119,7 +119,7 @@ fn stop(terminal: &mut DefaultTerminal) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what a key says; whether that is to end.
+/// Handles a key. Returns whether to end.
 fn ends(state: &mut State, key: KeyEvent) -> bool {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     let told = match key.code {

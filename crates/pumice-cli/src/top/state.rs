@@ -16,7 +16,7 @@ const MOST_POINTS: usize = 600;
 pub type Key = (u32, u32);
 
 pumice_frames::table! {
-    /// By what programs are ordered; the most first, but for names and numbers. Their keys are 1 to 7.
+    /// The order of programs; the most first, but for names and numbers. Their keys are 1 to 7.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum SortBy: &'static str {
         /// Bytes of pool.
@@ -62,9 +62,9 @@ impl SortBy {
 /// The command of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Shows what keys there are, or hides it.
+    /// Shows the list of keys, or hides it.
     Help,
-    /// Orders by what comes next.
+    /// Orders by the next column.
     NextOrder,
     /// Orders by one of [`SortBy::ALL`].
     SortBy(usize),
@@ -104,7 +104,7 @@ impl Row {
 /// One sample of a program, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Share of hits; of no requests, what it was.
+    /// The share of hits; without requests, the last one.
     pub hit_rate: f64,
     /// Bytes scrubbed a second.
     pub scrub: f64,
@@ -193,7 +193,7 @@ impl State {
         share(hits, hits.saturating_add(misses))
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub fn tell(&mut self, told: Told) {
         match told {
             Told::Help => self.shows_help = !self.shows_help,

@@ -87,7 +87,7 @@ static inline const char *error_name(int error) {
     return other;
 }
 
-/* What a call did that fails with -1; what succeeds leaves errno alone. */
+/* The outcome of a call that fails with -1; a success leaves errno alone. */
 static inline const char *outcome(long result) {
     if (result == -1) return error_name(errno);
     return errno == 77 ? "ok" : "ok, but errno changed";
@@ -139,7 +139,7 @@ static void show_letters(const char *letters, size_t count) {
     }
 }
 
-/* Prints what pages are like; `first` is the place where they were stamped. */
+/* Prints the state of pages; `first` is the place where they were stamped. */
 static inline void show(char *pages, size_t first, size_t count) {
     static char letters[BIGGEST];
     CHECK(count <= BIGGEST);
@@ -277,7 +277,7 @@ static inline void list_parts(struct region r, struct part parts[PARTS]) {
 
 typedef long operation(char *at, size_t length);
 
-/* Does something to each of the first parts of regions of a kind, and shows what it did. */
+/* Does something to each of the first parts of regions of a kind, and shows the effect. */
 static inline void over_parts(const char *what, operation *operate, enum kind kind, size_t pages,
                               int count) {
     for (int i = 0; i < count; i++) {
@@ -304,7 +304,7 @@ static inline void over_all(const char *what, operation *operate) {
     over_parts(what, operate, HOLED, LARGE, INSIDE_PARTS);
 }
 
-/* The same over fewer, for what differs little from something else. */
+/* The same over fewer, for calls that differ little from others. */
 static inline void over_some(const char *what, operation *operate) {
     over_parts(what, operate, EXACT, SMALL, INSIDE_PARTS);
     over_parts(what, operate, HOLED, SMALL, INSIDE_PARTS);

@@ -159,7 +159,7 @@ static void test_msync(void) {
     }
 }
 
-/* What a child sees after each advice, on a part and then on all; and what a child sees of memory
+/* A child's view after each advice, on a part and then on all; and its view of memory
    mapped after it, which is nothing but what its parent wrote. */
 static void test_children(void) {
     for (size_t i = 0; i < ADVICES; i++) {

@@ -17,7 +17,7 @@ static size_t private_pages(struct slot *s, size_t first, size_t count) {
     return pages;
 }
 
-/* Sets or takes off what a fork heeds. */
+/* Sets or takes off advice that a fork heeds. */
 static void attribute(struct model *m, struct slot *s, size_t first, size_t count) {
     static const struct { int advice; unsigned char set, cleared; } kinds[] = {
         {MADV_DONTFORK, NO_FORK, 0}, {MADV_DOFORK, 0, NO_FORK},
@@ -36,7 +36,7 @@ static void attribute(struct model *m, struct slot *s, size_t first, size_t coun
     s->whole = s->whole && count == s->pages;
 }
 
-/* What a child finds of what its parent had. */
+/* A child's view of its parent's memory. */
 static void inherit(struct model *m) {
     for (int i = 0; i < SLOTS; i++) {
         struct slot *s = &m->slot[i];
@@ -56,7 +56,7 @@ static void inherit(struct model *m) {
     }
 }
 
-/* That what is new has no attribute of what was there before: the kernel lists them. */
+/* New memory has no attribute of the memory before it: the kernel lists them. */
 static void check_attributes(struct model *m, struct slot *s) {
     if (m->limited || m->all_locked || m->lacks_library) return;
     FILE *maps = fopen("/proc/self/smaps", "re");

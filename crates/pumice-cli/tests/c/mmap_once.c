@@ -1,4 +1,4 @@
-/* Maps memory once and uses it: what tools that are slow can run. */
+/* Maps memory once and uses it: for slow tools. */
 #include "check.h"
 #include <sys/mman.h>
 

@@ -162,7 +162,7 @@ static void mark(struct worker *w, struct block *b) {
     renew(w, b);
 }
 
-/* To another thread, which frees what it finds. */
+/* To another thread, which frees the memory. */
 static void send(struct worker *w, struct block *b) {
     struct block *letter = malloc(sizeof *letter);
     CHECK(letter != NULL);
@@ -196,7 +196,7 @@ static void split(struct worker *w) {
     if (child == 0) {
         for (int i = 0; i < BLOCKS; i++)
             if (w->block[i].kind != NOTHING) check(&w->block[i]);
-        /* Only what needs no lock that another thread had: mappings. */
+        /* Only mappings: other calls need a lock that another thread had. */
         for (int i = 0; i < BLOCKS; i++)
             if (w->block[i].kind == MAPPED) {
                 renew(w, &w->block[i]);

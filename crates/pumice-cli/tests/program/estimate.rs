@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::shim::compile;
 use crate::support::{folder, pumice, stderr, stdout};
 
-/// Runs it with `--json`: what it said, and the object.
+/// Runs it with `--json`. Returns its output, and the object.
 fn estimate(name: &str, options: &[&str], program: &[&str]) -> (Output, Value) {
     let folder = folder(name);
     let file = folder.join("estimate.json");

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::served::{end, python_by};
 use crate::support::{counters_of, folder, pumice, run_script, safe_folder, stderr, stdout};
 
-/// Nobody, to whom nothing belongs.
+/// The user nobody, that nothing belongs to.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {

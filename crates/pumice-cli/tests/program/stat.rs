@@ -132,7 +132,7 @@ fn what_is_no_tree_of_counters_is_passed_over() {
         // SAFETY: mapped at that length, and nobody else's yet.
         unsafe { at.as_ptr().copy_from(content.as_ptr(), content.len()) };
     }
-    // SAFETY: plain system calls; what is made is removed below.
+    // SAFETY: plain system calls; the segment is removed below.
     let shared = unsafe { libc::shmget(libc::IPC_PRIVATE, size, 0o666) };
     for arguments in [&[][..], &["--json"]] {
         let output = stat(arguments);

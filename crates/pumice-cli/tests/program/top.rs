@@ -117,7 +117,7 @@ fn a_program_is_watched() {
         screen.contains("gone 0") && !screen.contains("HITS%")
     });
 
-    // A signal gives the terminal back, too: what is typed is shown.
+    // A signal gives the terminal back, too: it echoes again.
     terminal.keys(&["clear", "Enter"]);
     let file = terminal.folder.join("pid");
     let start = format!("sh -c 'echo $$ > {}; exec {PUMICE} top'; echo gone $?", file.display());

@@ -1,4 +1,4 @@
-//! Engines in line: the next one does what one can't do, and the processor does the rest.
+//! Engines in line: the next one does the pieces that one can't do, and the processor does the rest.
 //!
 //! A piece goes to the first engine that is not lost. A piece that the engine has no room for or leaves faulted moves
 //! on at once, from where it stopped: nobody queues for hardware while a processor stands by. So a piece visits each

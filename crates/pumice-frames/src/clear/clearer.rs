@@ -27,7 +27,7 @@ impl Clearer {
     }
 
     /// Takes the choice that [`Clearer::calibrate`] made, as it is printed; engines that this processor lacks are
-    /// refused, whatever the text's origin.
+    /// refused, from any source of the text.
     ///
     /// # Errors
     /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
@@ -36,7 +36,7 @@ impl Clearer {
         Clearer::detect().with_plan(text)
     }
 
-    /// This one, changed in what `text` names.
+    /// This one, with the parts that `text` names changed.
     ///
     /// # Errors
     /// See [`PlanError`].

@@ -52,7 +52,7 @@ impl CpuEngine {
     /// The most engines that [`CpuEngine::available`] yields.
     pub const MAX: usize = 5;
 
-    /// Asks the processor what it has; [`CpuEngine::PORTABLE`] is always there and comes last.
+    /// The engines that the processor supports; [`CpuEngine::PORTABLE`] is always there and comes last.
     pub fn available() -> impl Iterator<Item = CpuEngine> + Clone {
         Self::supported_by(Features::detect())
     }

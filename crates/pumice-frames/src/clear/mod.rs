@@ -2,14 +2,14 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `engine` | the driver interface: [`Engine`], [`Piece`], what may be said of memory and when |
+//! | `engine` | the driver interface: [`Engine`], [`Piece`], and the reports that an engine may make of memory |
 //! | `chain` | engines in line, with the processor behind them: [`Chain`] |
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
 //! | `detect` | the features of the processor and the kernel |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
-//! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
+//! | `measure` | an engine's costs, and the choice among engines: [`measure::choose`] |
 //! | `plan` | which engine for which size: [`Plan`]; and the text of `PUMICE_CLEAR` |
 //! | `calibrate` | measuring a plan in a few milliseconds |
 //! | `clearer` | the entrance for the rest of the crate: [`Clearer`] |

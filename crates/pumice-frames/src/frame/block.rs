@@ -5,7 +5,7 @@
 //! and put right by the thread that finds it wrong. An exact count here would cost every get and put a locked
 //! operation and a cache miss.
 //!
-//! # Who may write
+//! # Writers
 //! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory, which stores plainly.
 //! All others change it by compare-and-swap.
 //!

@@ -14,9 +14,9 @@ crate::flags! {
         const DIRECT_RECLAIM = 1 << 3;
         /// Background reclaim may be woken.
         const KSWAPD_RECLAIM = 1 << 4;
-        /// May use what lies under the minimum watermark: reclaim itself, and its I/O.
+        /// May use the frames below the min watermark: reclaim itself, and its I/O.
         const MEMALLOC = 1 << 5;
-        /// Only where more is free than the low watermark; nobody is woken.
+        /// Only above the low watermark; reclaim is not woken.
         const ABOVE_LOW = 1 << 6;
         /// The usual request.
         const KERNEL = Gfp::NOFS.0 | Gfp::FS.0;

@@ -5,7 +5,7 @@
 //! the rest: a processor that finds nothing unreserved takes frames from another's block.
 //!
 //! LLFree (Wrenger et al., USENIX ATC 2023) is the nearest relative: bit fields below, small
-//! words above, reservations per CPU. It counts free frames exactly and knows nothing of zero.
+//! words above, reservations per CPU. It counts free frames exactly and does not track zeroed ones.
 
 use core::ops::Range;
 use core::ptr::NonNull;

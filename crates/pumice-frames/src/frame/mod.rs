@@ -17,8 +17,8 @@
 //! # Invariants
 //! 1. A free frame marked zeroed reads as zeros, whether or not the kernel has since taken its
 //!    page.
-//! 2. A frame has one owner: an allocation, a claim, or the free state. Nobody waits for a claim:
-//!    claimed frames count as absent.
+//! 2. A frame has one owner: an allocation, a claim, or the free state. Nobody depends on a claim: claimed frames count
+//!    as absent.
 //! 3. While a block that was once [`BlockState::Parts`] is not, its words say that every frame is
 //!    allocated, so a processor that still holds it reserved finds nothing in it.
 //!

@@ -11,7 +11,7 @@ use crate::sync::spin_loop;
 /// Looks before a waiter lets others run: about a microsecond.
 const SPINS: u32 = 32;
 
-/// Waits a little longer each time, for what another thread is about to do.
+/// Waits for another thread, a little longer each time.
 #[derive(Debug, Default)]
 pub struct Backoff {
     waits: u32,

@@ -526,7 +526,7 @@ pub unsafe fn populate_shared(at: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
 }
 
-/// Puts what is mapped there into huge pages, whatever `shmem_enabled` says; holes become zeros.
+/// Puts the mapped memory into huge pages, also where `shmem_enabled` forbids them; holes become zeros.
 ///
 /// # Safety
 /// As [`populate_shared`].

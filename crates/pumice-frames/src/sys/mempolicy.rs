@@ -85,7 +85,7 @@ pub fn prefer(number: usize) {
     let _ = unsafe { raw::syscall(raw::number::__NR_set_mempolicy, args) };
 }
 
-/// Takes back what [`prefer`] said.
+/// Undoes [`prefer`].
 pub fn prefer_none() {
     if mode() == Some(MPOL_PREFERRED) {
         let args = [MPOL_DEFAULT as usize, 0, 0, 0, 0, 0];

@@ -2,7 +2,7 @@
 //!
 //! The rest of the crate calls nothing outside itself. rustix makes the calls it knows (none of
 //! them goes through libc, so the shim can't recurse into itself); [`raw`] makes the few it lacks.
-//! [`mem::Memory`] is what zones ask of an address space; `fake::FakeMemory` stands in for the
+//! [`mem::Memory`] has the operations that a zone needs of its address space; `fake::FakeMemory` stands in for the
 //! kernel in tests and fails on demand.
 
 pub mod copy;

@@ -1,4 +1,4 @@
-//! Telling the processor what will be written soon.
+//! Prefetching the lines that will be written soon.
 
 /// Brings the line at an address into the cache, to be written. The address may be anything: a line that can't be had
 /// is left alone.

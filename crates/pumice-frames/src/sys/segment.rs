@@ -1,9 +1,9 @@
 //! Memory that processes share by a number: System V's, made so that it goes with the last process that has it.
 //!
-//! Of all memory that processes can share this has what counters need. It lies in no folder that may be full, or
-//! that others can write to; it can't be made shorter, and its pages are promised when it is made, so touching it is
-//! never SIGBUS. Its number means the same under every root folder, in every namespace of processes and of users; a
-//! descriptor under `/proc` does not, and one that is inherited is the program's to see and to close.
+//! Among the kinds of shared memory this one suits counters. It lies in no folder that may be full, or that others can
+//! write to; it can't be made shorter, and its pages are promised when it is made, so touching it is never SIGBUS. Its
+//! number means the same under every root folder, in every namespace of processes and of users; a descriptor under
+//! `/proc` does not, and one that is inherited is the program's to see and to close.
 //!
 //! It is marked for removal as soon as it is made. Linux still lets others attach it by its number for as long as
 //! somebody has it (shmctl(2)), and then nothing is left to remove.

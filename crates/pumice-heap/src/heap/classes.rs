@@ -2,16 +2,17 @@
 //!
 //! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and 4 KiB; having it all
 //! ready would take milliseconds and 128 MiB. So every size class starts unknown, and is served as the kernel would do
-//! it, or from memory that is there in any case. The pages that were resident when it was freed say what it is. Classes
+//! it, or from memory that is there in any case. The pages that were resident when it was freed decide. Classes
 //! that touch more than about a quarter are *dense* and get ready memory. Now and then, at random, one of their blocks
 //! goes out unpopulated, to look again.
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
-//! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
-//! a huge page for each page that is touched, and memory that is never freed is never looked at.
+//! dense, it is taken for dense as well, but only its first few requests, until one has been looked at. A wrong guess
+//! costs a huge page for each page that is touched, and memory that is never freed is never looked at.
 //!
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
-//! only where a quarter and an eighth of its size were zeros, too, and were touched whole: a table that doubles.
+//! only if requests for zeros of a quarter and of an eighth of its size were touched whole, as with a table that
+//! doubles.
 //!
 //! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::shortage`] looks there.
 
@@ -29,9 +30,9 @@ pub(super) const CLASSES: usize = 36 * PER_DOUBLING;
 
 /// From this share on, in 256ths, a class is dense.
 const DENSE_SHARE: u64 = 64;
-/// Below this share it is not, whatever it is on average.
+/// A class whose recent share is below this is not, also if its mean is higher.
 const LEAST_DENSE_SHARE: u64 = 16;
-/// The mean of what a class touches is of about so many samples.
+/// The mean share that a class touches is over about so many samples.
 const MEAN_OF: u64 = 32;
 /// The bits of a mean's fraction, and where they begin in a word.
 const MEAN_BITS: u32 = 16;
@@ -41,9 +42,9 @@ const BLOCKS: u32 = 32;
 const LOOK_AGAIN: u64 = 64;
 /// Every request of a class is a sample until there is one, and so are as many as this, until there are as many.
 const ENOUGH_SAMPLES: u64 = 2;
-/// A class taken for what its neighbours are is looked at once in this many requests.
+/// A class that is taken for dense because its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
-/// So many requests of a class are served on a guess, of whatever size...
+/// So many requests of a class are served on a guess, of any size...
 const GUESSES: usize = 4;
 /// ... or so many that they have so many frames: 64 MiB.
 const GUESSED_FRAMES: usize = 16 << 10;

@@ -191,7 +191,7 @@ impl Heap {
 
     /// Whether a short run goes on better in the ready zone, by a copy: there is memory for its new size, which is
     /// known to be touched. A run of a size that is known is here to be looked at, which is done. Where it grew, it
-    /// would come on top of what the ready zone holds for it.
+    /// would come on top of the ready zone's memory for it.
     pub(super) fn goes_on_elsewhere(&self, zone: &PoolZone, run: PageRange, frames: usize) -> bool {
         let is_better = zone.kind == ZoneKind::Demand
             && run.frames < SAMPLE_BLOCKS * BLOCK_FRAMES

@@ -16,7 +16,7 @@ use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::{BlockState, BlockWord};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
-/// More than the most there was: this share of it...
+/// The spare beyond the peak: this share of it...
 const SPARE_SHARE: usize = 64;
 /// ... but at least this many blocks.
 const SPARE_BLOCKS: usize = (2 << 20) / BLOCK_SIZE;

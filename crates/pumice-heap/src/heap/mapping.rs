@@ -192,7 +192,7 @@ impl Heap {
         });
     }
 
-    /// Has a range of whole pages be no part of the heap any more, whatever is there: somebody else's mapping, or one
+    /// Removes a range of whole pages from the heap, with any content: somebody else's mapping, or one
     /// that can't be taken back. Calls on it are the kernel's alone from then on.
     pub fn forsake(&'static self, at: usize, len: usize) {
         self.parts(at, len, |part, kind| {
@@ -214,7 +214,7 @@ impl Heap {
         self.parts(at, len, |part, kind| {
             if let (Part::Mapped, Some(zone)) = (kind, self.zone_of(part.start as *const u8)) {
                 let first = (part.start - zone.addresses().start) / FRAME_SIZE;
-                // Without memory for the marks the kernel refuses what can't be done.
+                // Without memory for the marks the kernel refuses the call.
                 zone.marks.lost.set(first..first + part.len() / FRAME_SIZE);
             }
             true

@@ -17,8 +17,8 @@
 //!      +------------------------- decay, or a fork since --+--------------------+------+
 //! ```
 //!
-//! A request never waits for populating, nor for another thread but for a moment: a request that can't be served at
-//! once goes to the next allocator.
+//! A request waits for another thread only for a moment ([`crate::scrub`]). A request that can't be served at once goes
+//! to the next allocator.
 
 mod ahead;
 mod bits;

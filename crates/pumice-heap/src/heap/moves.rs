@@ -211,7 +211,7 @@ fn settle_blocks(zone: &PoolZone, frames: Range<usize>) {
     blocks.for_each(|block| set_settled(zone, block));
 }
 
-/// Copies what has moved back to where it was.
+/// Copies the moved pages back to where they were.
 ///
 /// # Safety
 /// The caller owns both.

@@ -2,10 +2,10 @@
 //!
 //! A new huge page costs the time to clear it. It costs 30 times more where the kernel has to make one first, or where
 //! the host of a virtual machine has to bring the memory: a host that takes free memory back (*free page reporting*)
-//! takes whole huge pages, and small ones come from what is left. No figure of the kernel tells, so a price is found
-//! out. Of a run with new blocks one is touched, and its owner's processor time taken. After one that took long the
-//! next block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in
-//! small pages for a while. Then both are tried again.
+//! takes whole huge pages, and small ones come from the rest. No figure of the kernel tells, so a price is found out.
+//! Of a run with new blocks one is touched, and its owner's processor time taken. After one that took long the next
+//! block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in small
+//! pages for a while. Then both are tried again.
 //!
 //! A try has pages faulted in that the run's owner may never touch. So before each try there is a *witness*: a new
 //! block that went out with a page at most, and that its owner has touched since. Without one, all goes on as it was.
@@ -20,7 +20,7 @@ use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{Huge, Memory};
 use pumice_frames::sys::thread;
 
-/// A huge page that took less is cheap, whatever small ones cost: twice as long as old machines take to clear one.
+/// A huge page that took less is cheap, at any price of small ones: twice as long as old machines take to clear one.
 const CHEAP_NS: u64 = 1_000_000;
 /// Huge pages are dear that take so many times as long as small ones.
 const DEAR: u64 = 2;
@@ -81,14 +81,14 @@ impl Price {
         }
     }
 
-    /// It was not to be.
+    /// Undoes a turn that could not be timed.
     fn untried(&self, turn: Turn) {
         if let Turn::TrySmall { huge_ns } = turn {
             self.huge_ns.store(huge_ns, Ordering::Relaxed);
         }
     }
 
-    /// A huge page took so long. Whether small ones are to be tried.
+    /// Notes the time of a huge page. Returns whether small ones are to be tried.
     fn tried_huge(&self, took_ns: u64) -> bool {
         let is_cheap = took_ns < CHEAP_NS;
         if is_cheap {
@@ -99,7 +99,7 @@ impl Price {
         !is_cheap
     }
 
-    /// A block in small pages took so long, and a huge page before it `huge_ns`.
+    /// Notes the time of a block in small pages, and that of the huge page before it, `huge_ns`.
     fn tried_small(&self, took_ns: u64, huge_ns: u64) {
         if huge_ns > took_ns.saturating_mul(DEAR) {
             let blocks = self.next.load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Heap {
 }
 
 /// Faults the first frames of new blocks in, so many of each, as small pages: pages that are faulted in beside a small
-/// one are small, whatever the advice. `false`: the kernel has no room for another mapping, or no huge pages.
+/// one are small, in spite of the advice. `false`: the kernel has no room for another mapping, or no huge pages.
 fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool {
     let (at, len) = (zone.block_address(blocks.start), blocks.len() * BLOCK_SIZE);
     // SAFETY: advice on committed memory of the caller's, which changes no content.

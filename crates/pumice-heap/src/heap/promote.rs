@@ -1,11 +1,10 @@
 //! Pages that move from the demand zone to the ready zone.
 //!
-//! The first request of a size is served from the demand zone. When it is freed and turns out to be dense,
-//! the next one is served from the ready zone, where the same amount would have to be faulted in again: in
-//! huge pages, which on a virtual machine whose host takes free memory back cost 9 ms each (1 ms
-//! in small pages, 0.3 if the host has them). So the pages move there with the page tables
-//! (`mremap`), some ns each, and are free, dirty and ready. They are small ones for as long as
-//! they are used, unless the kernel collapses them, as they are advised to be.
+//! The first request of a size is served from the demand zone. When it is freed and turns out to be dense, the next one
+//! is served from the ready zone, where the same amount would have to be faulted in again, in huge pages. On a virtual
+//! machine whose host takes free memory back those cost 9 ms each (1 ms in small pages, 0.3 if the host has them). So
+//! the pages move there with the page tables (`mremap`), some ns each, and are free, dirty and ready. They are small
+//! ones for as long as they are used, unless the kernel collapses them, as they are advised to be.
 //!
 //! Each move leaves a mapping of its own, so there are only so many: sizes become known once.
 

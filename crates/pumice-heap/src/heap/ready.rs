@@ -15,8 +15,7 @@ use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{Huge, Memory};
 
 impl Heap {
-    /// The blocks that suit a request best: those whose pages are there. Waits a moment for blocks that helpers work
-    /// on.
+    /// The blocks that suit a request best: resident ones. Waits a moment for blocks that helpers work on.
     pub(super) fn get_ready(
         &self,
         zone: &PoolZone,
@@ -34,7 +33,7 @@ impl Heap {
         get_ready().or_else(|| is_claimed().then(wait)?)
     }
 
-    /// Gets a run of blocks whose pages are there, whatever they hold. A request of which nothing is known may touch
+    /// Gets a run of resident blocks of any content. A request of which nothing is known may touch
     /// little: it gets memory that is resident in any case, and no other.
     pub(super) fn get_there(
         &self,

@@ -3,7 +3,7 @@
 //! The kernel moves page-table entries ([`super::moves`]): a quarter of a millisecond for a gigabyte, and nothing is
 //! faulted in again. The run is a mapping of its own from then on, so all blocks that this mapping reaches into are
 //! *tainted*: before others get them, one fresh mapping takes its place. Their hints say that a move did it. A run on
-//! which the program has set attributes is copied: it stays what the program knows.
+//! which the program has set attributes is copied: its attributes stay as the program set them.
 //!
 //! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
 //! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
@@ -82,7 +82,7 @@ impl Heap {
         NonNull::new(zone.address(run.range.start))
     }
 
-    /// Moves an allocation that is to shrink to a small part of what it has of its blocks to a place of that size, by a
+    /// Moves an allocation that is to shrink to a small part of its blocks to a place of that size, by a
     /// copy: its new address. Its old place is ready for the next request of that size, which finds no room in the rest
     /// of a run that stands where it stood. A program that reads into large buffers and cuts them would fault in memory
     /// each time. `None`: it is as before, as is one on which the program has set attributes, and one of a demand zone,
@@ -209,8 +209,8 @@ fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
 }
 
 /// Copies the pages of a piece that are not zero. The kernel is to have no page of zeros mapped where there was none:
-/// memory that is freed tells by its pages how much of it was touched. `resident`: what it said of each page before,
-/// if it did.
+/// memory that is freed tells by its pages how much of it was touched. `resident`: its answer for each page before, if
+/// there was one.
 ///
 /// # Safety
 /// As [`Heap::copy_sparse`].

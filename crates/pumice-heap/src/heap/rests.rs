@@ -144,7 +144,7 @@ impl Heap {
             })
         };
         if is_small {
-            // Pages that are faulted in beside this one are small, whatever the advice.
+            // Pages that are faulted in beside this one are small, in spite of the advice.
             zone.touch(Pfn(first));
             advise(Huge::Yes);
         }

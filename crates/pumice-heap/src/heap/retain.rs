@@ -43,8 +43,8 @@ pub(super) struct Retained {
     own: AtomicUsize,
     /// The most that [`Retained::own`] was.
     most: AtomicUsize,
-    /// The part of what a request touches, in 256ths, that was not there when its blocks had pages: requests that touch
-    /// the same pages again and again add none.
+    /// The share of a request's touched pages, in 256ths, that was not resident when its blocks had pages: requests
+    /// that touch the same pages again and again add none.
     added_share: AtomicUsize,
     /// Runs that could stay, so far.
     runs: AtomicUsize,
@@ -237,21 +237,21 @@ impl Heap {
         subtract(&self.retained.own, blocks.map(own).sum());
     }
 
-    /// Takes off what had stayed in blocks of the demand zone that were free until now.
+    /// Subtracts the pages that had stayed in blocks of the demand zone that were free until now.
     pub(super) fn take_retained(&self, zone: &PoolZone, blocks: Range<usize>) {
         if zone.kind == ZoneKind::Demand && self.retained.is_any() {
             subtract(&self.retained.free, self.expected(zone, blocks));
         }
     }
 
-    /// Takes off what had stayed in free blocks that went into parts: it is gone.
+    /// Subtracts the pages that had stayed in free blocks that went into parts: they are gone.
     fn forget_parted(&self) {
         for zone in self.zones.all_of(ZoneKind::Demand) {
             subtract(&self.retained.free, zone.ledger().take_parted());
         }
     }
 
-    /// Gives back what has stayed and is too much, the last blocks first, and an eighth of all with it.
+    /// Gives back the pages above the limit, the last blocks first, and an eighth of all with them.
     #[cold]
     fn drop_retained(&self) {
         // A sum that is too large would have all of it go at each request.

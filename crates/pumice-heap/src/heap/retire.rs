@@ -85,7 +85,7 @@ impl Heap {
         self.stays.get() >= ADDRESSES
     }
 
-    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now, but for what the kernel
+    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now, but for pages that the kernel
     /// refuses to take.
     pub(super) fn keep_nothing_free(&self) {
         self.stays.go_to(LITTLE);
@@ -172,7 +172,7 @@ impl Heap {
         }
     }
 
-    /// In turn with the thread that retires: it counts on what it finds absent being unmapped.
+    /// Excluded from the thread that retires: that thread relies on absent memory being unmapped.
     #[cold]
     fn unmap_late(&self, zone: &PoolZone) {
         let _all_signals = thread::BlockedSignals::block();

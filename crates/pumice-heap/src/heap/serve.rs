@@ -280,7 +280,7 @@ impl Heap {
                 let word = ledger.block(block);
                 is_any_trimmed |= word.trimmed();
                 let fresh = word.emptied().with_tainted(false);
-                // Where the kernel refused (locked memory), it is dirty, whatever it was.
+                // Where the kernel refused (locked memory), it is dirty.
                 let kept = word.with_zeroed(false).with_trimmed(false).with_epoch(ledger.epoch());
                 zone.set_owned(block, if done { fresh } else { kept });
             }
@@ -400,7 +400,7 @@ impl Heap {
         }
     }
 
-    /// Gives back what can be had of frames of which some are the kernel's for good.
+    /// Gives back as many as possible of frames of which some are the kernel's for good.
     #[cold]
     fn give_back_around_lost(&self, zone: &PoolZone, frames: PageRange) {
         let (mut next, end) = (frames.start.0, frames.end().0);
@@ -534,8 +534,8 @@ impl Heap {
     ) -> usize {
         let ledger = &zone.ledger();
         // A signal handler may fork, and the child frees what threads of its parent have claimed: this one goes on
-        // there, and would empty what is somebody's by then. So signals are blocked; where no call may be made for
-        // that, nothing is claimed that a child frees.
+        // there, and would empty memory that has an owner by then. So signals are blocked; where no call may be made
+        // for that, nothing is claimed that a child frees.
         let is_quiet = self.is_quiet();
         let claim_as = |block: usize, wanted: &dyn Fn(BlockWord) -> bool| match is_quiet {
             true => ledger.take_block(block, wanted).is_some(),

@@ -1,11 +1,11 @@
 //! Requests of a dense class for which no memory is there.
 //!
-//! A class is dense by what was touched of its memory before it was freed. A program may then hold what it asks for and
-//! touch little of it. With new memory as the ready zone has it, each page that is touched would cost a huge page. So
-//! after some, a run that goes out where none was there is looked at when it is freed, or when the next one goes out.
-//! If it is hardly touched, the next one comes from the demand zone, and costs what it touches. Else the next ones are
-//! new: twice as many as before, up to [`MOST_UNSEEN`], before one is looked at again. Memory that is there is served
-//! in any case: it costs nothing more.
+//! A class is dense by the pages that were touched before its memory was freed. A program may then keep its memory and
+//! touch little of it. In new memory of the ready zone, each touched page would cost a huge page. So after some, a run
+//! that goes out where none was there is looked at when it is freed, or when the next one goes out. If it is hardly
+//! touched, the next one comes from the demand zone, and costs what it touches. Else the next ones are new: twice as
+//! many as before, up to [`MOST_UNSEEN`], before one is looked at again. Memory that is there is served in any case: it
+//! costs nothing more.
 //!
 //! A block that was found to be unused, and is touched when it is freed, was touched late. Then more are new at once,
 //! up to [`MOST_LATE`]: programs that allocate all and then fill all would be served from the demand zone each time.
@@ -37,7 +37,7 @@ const HARDLY: usize = 16;
 /// The way to serve a request of a dense class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
-    /// Memory is there, or what is new is likely to be touched.
+    /// Ready memory is there, or new memory is likely to be touched.
     None,
     /// It is one to look at.
     Sample,

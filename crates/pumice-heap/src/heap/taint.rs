@@ -2,8 +2,8 @@
 //!
 //! No free frame has an attribute. One fresh mapping takes them all off (`MAP_FIXED`), at once and without a gap. The
 //! kernel refuses that to a process with more mappings than it may have (`vm.max_map_count`), although the process
-//! would have fewer of them afterwards. There `munmap` works, which is what a program would call without the heap: for
-//! a moment the addresses are the kernel's. If another thread's mapping lands there, they are the heap's no more.
+//! would have fewer of them afterwards. There `munmap` works, which a program would call without the heap: for a moment
+//! the addresses are the kernel's. If another thread's mapping lands there, they are the heap's no more.
 //!
 //! The kernel refuses `munmap`, too, where it would have to split one mapping in three. Then the memory is *owed*: its
 //! run stays in use, all of it is holes, and a later free tries again.

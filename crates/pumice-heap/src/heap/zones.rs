@@ -6,13 +6,13 @@
 //! ```
 //! Each zone is as large as the others, and a power of two, so the zone of an address is a shift.
 //!
-//! # Whose memory a node's zones hold
+//! # Placement of a node's zones
 //! They hold memory that processors of the node touch first: those of the callers that are served from them. No range
 //! has a memory policy of its own. So where a program spreads an allocation by having many threads touch it, sets
 //! policies, or leaves it to the kernel to move pages to their users, that works as it does without the heap. Helpers
 //! touch memory that is not theirs; they say for each piece which node it belongs to ([`Topology::prefer`]).
 //!
-//! Freed memory goes back to the zone it came from, on whatever node it is freed. A request that its node's zone
+//! Freed memory goes back to the zone it came from, from any node. A request that its node's zone
 //! cannot serve (the pool's limit, addresses) tries the others, the nearest first.
 
 use core::ops::{Deref, Range};
@@ -111,8 +111,8 @@ impl PoolZone {
         }
     }
 
-    /// Has the page of a frame of a new run be there. The frame is the caller's, who needs nothing in it; where it is
-    /// zeroed, it still is.
+    /// Faults in the page of a frame of a new run. The frame is the caller's and holds nothing it needs; a zeroed frame
+    /// stays zeroed.
     pub(super) fn touch(&self, frame: Pfn) {
         // SAFETY: it is committed, and nobody else's.
         unsafe { self.address(frame).write_volatile(0) };

@@ -81,7 +81,7 @@ impl Served {
         self.word
     }
 
-    /// Whether the user asked to be told what is wrong (`PUMICE_VERIFY=1`).
+    /// Whether the user asked for messages about errors (`PUMICE_VERIFY=1`).
     #[inline]
     pub fn verify(&self) -> bool {
         self.verify

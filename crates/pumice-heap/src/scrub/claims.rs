@@ -1,4 +1,4 @@
-//! Memory that scrubd has taken out of the free memory: claimed, cleared, handed back.
+//! Free memory that scrubd has claimed: claimed, cleared, handed back.
 
 use core::cell::Cell;
 
@@ -44,7 +44,7 @@ impl Claims {
         }
     }
 
-    /// Clears what of a claim is not zeroed yet, and hands it back.
+    /// Clears the rest of a claim that is not zeroed yet, and hands the claim back.
     pub(super) fn finish(&self, claim: Claim, zeroed: usize) -> Outcome {
         let outcome = self.clear(&claim, zeroed);
         if outcome == Outcome::Zeroed {

@@ -11,8 +11,8 @@ use super::helper::Descriptors;
 use pumice_accel::dsa::{Dsa, Hardware};
 use pumice_frames::clear::{Engine, EngineKind, Kernel, Lost, Piece};
 
-/// An engine that was not used for so long is given back; one that could not be had is tried again after as
-/// long. Opening one takes a millisecond at most.
+/// An engine that was not used for so long is given back; one that was not available is tried again after as long.
+/// Opening one takes a millisecond at most.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// An engine beside the processor, opened by the thread that uses it.
@@ -80,7 +80,7 @@ pub(super) struct Lent<E: Engine, F> {
 enum Next {
     /// When it is asked for.
     Now,
-    /// After a while: it was not to be had.
+    /// After a while: it was not available.
     Later,
     /// It failed.
     Never,

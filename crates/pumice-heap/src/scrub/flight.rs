@@ -84,7 +84,7 @@ impl<E: Engine> Flight<E> {
         self.is_lost
     }
 
-    /// Launches a batch of what `claim` gives, [`CLAIMS`] at most and all of one memory node; the bytes of
+    /// Launches a batch of the claims that `claim` gives, [`CLAIMS`] at most and all of one memory node; the bytes of
     /// it. Only to be called where there [is room](Flight::has_room).
     pub(crate) fn launch(&mut self, mut claim: impl FnMut() -> Option<Claim>) -> usize {
         let Some(batch) = self.batches.iter_mut().find(|batch| batch.is_empty()) else { return 0 };

@@ -1,10 +1,9 @@
 //! A helper thread's life: started by the first ring, asleep between works, stopped by a filter.
 //!
-//! The thread is a bare `clone` (see [`pumice_frames::sys::thread`]). Before its work it makes itself
-//! harmless: it gets a table of descriptors of its own, and an empty one, because a descriptor
-//! opened in the program's table could take the number that the program is about to rely on; it
-//! drops every capability; it leaves the scheduling class and the processors of the thread that happened to
-//! start it; and it says its name.
+//! The thread is a bare `clone` (see [`pumice_frames::sys::thread`]). Before its work it makes itself harmless. It gets
+//! an empty table of descriptors of its own, because a descriptor opened in the program's table could take the number
+//! that the program is about to rely on. It drops every capability, leaves the scheduling class and the processors of
+//! the thread that happened to start it, and sets its name.
 //!
 //! # Rights
 //! A thread has the user, the groups, the namespaces and so on of the thread that starts it, and keeps them. libc has

@@ -5,12 +5,12 @@
 //! something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
-//!   it never owns what anybody waits for: it makes no call that takes the address space's lock (but
+//!   it never owns memory that anybody waits for: it makes no call that takes the address space's lock (but
 //!   with the engine `kernel`, which is used only where the user names it).
 //! * the *keeper* populates memory ahead and gives back memory that has decayed. Those calls do take that lock, so it
 //!   does little at a time.
-//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): the cost is
-//!   the same, and it takes half as long where a processor is idle.
+//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): it takes half
+//!   as long where a processor is idle.
 //!
 //! All have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's threads to end on a
 //! busy machine, and the last one takes the whole address space down: seconds in which the program is a zombie, and no
@@ -116,7 +116,7 @@ pub const DECAY_PASSES: u32 = 7;
 /// Any thread may free or allocate meanwhile; nobody may ever wait for a claim. No method may
 /// panic, allocate, or use thread-local storage: they run on threads that libc does not know of. As
 /// those touch others' memory, [`Source::claim`] and [`Source::populate`] say from which memory node
-/// the kernel is to take what the calling thread then faults in.
+/// the kernel is to take the pages that the calling thread then faults in.
 ///
 /// # Safety
 /// The memory that [`Source::claim`] returns is nobody else's, and may be written, until [`Source::finish`] has it
@@ -131,7 +131,7 @@ pub unsafe trait Source: Sync {
     /// longest-free first; `None` when there is none left.
     fn claim(&self, stop: Order) -> Option<Claim>;
 
-    /// Has the pages that the calling thread faults in from now on come from a memory node, where there are several.
+    /// Sets the memory node of the pages that the calling thread faults in from now on, where there are several.
     fn prefer(&self, _node: usize) {}
 
     /// Returns a claim to the free memory.
@@ -152,14 +152,13 @@ pub unsafe trait Source: Sync {
     /// own.
     fn look_for_pins(&self) {}
 
-    /// Whether zeros are asked for faster than they are there.
+    /// Whether zeros are asked for faster than they are made.
     fn need(&self) -> Need;
 
     /// Whether anything is still to be populated ahead (`--ready`).
     fn left_to_populate(&self) -> Left;
 
-    /// Populates one more block ahead. [`Left::Nothing`] when enough are there or no
-    /// more can be had.
+    /// Populates one more block ahead. [`Left::Nothing`] when enough are there or there is no memory for more.
     fn populate(&self) -> Left;
 
     /// A pass of the keeper's hand: free memory that it meets the second time is offered to the

@@ -198,7 +198,7 @@ impl Scrubber {
     }
 
     fn stop(&self) -> bool {
-        // All three, whatever the first ones say.
+        // All three, also if the first ones say no.
         self.helpers().into_iter().filter(|helper| helper.stop()).count() > 0
     }
 
@@ -211,7 +211,7 @@ impl Scrubber {
 
     /// Ends one [`Scrubber::withhold`].
     pub fn readmit(&self) {
-        // A child that came to be in between has forgotten what its parent withheld.
+        // A child that came to be in between has forgotten its parent's request to withhold them.
         let fewer = |withheld: u32| withheld.checked_sub(1);
         let withheld = self.withheld.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
         if withheld == Ok(1) && self.has_helpers() {

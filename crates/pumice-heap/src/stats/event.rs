@@ -7,7 +7,7 @@ pumice_frames::table! {
     pub enum Event: &'static str {
         /// requests served
         Requests => "requests",
-        /// bytes those asked for
+        /// bytes of these requests
         RequestBytes => "request_bytes",
         /// requests passed on to the next allocator
         PassedOn => "passed_on",
@@ -15,9 +15,9 @@ pumice_frames::table! {
         Zfod => "zfod",
         /// of these, frames that were ready and zeroed
         Ozfod => "ozfod",
-        /// requests of whose memory the greater part was ready
+        /// requests with most of their memory ready
         Hits => "hits",
-        /// the other requests served: theirs faults when touched
+        /// the other requests served: their memory faults when touched
         Misses => "misses",
         /// bytes cleared ahead by scrubd
         ScrubbedBytes => "scrubbed_bytes",
@@ -29,7 +29,7 @@ pumice_frames::table! {
         GivenBackBytes => "given_back_bytes",
         /// processor time of the helper thread, nanoseconds
         ScrubberNs => "scrubber_ns",
-        /// times scrubd held back because others wanted the machine
+        /// times scrubd yielded to other programs
         ScrubYields => "scrub_yields",
         /// reallocations that stayed in place
         ReallocInPlace => "realloc_in_place",

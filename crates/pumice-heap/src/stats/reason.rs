@@ -14,7 +14,7 @@ pumice_frames::table! {
         NotOnly = 2 => "not_only",
         /// its name is in --skip
         Skipped = 3 => "skipped",
-        /// it gains privileges, so nothing may come between
+        /// it gains privileges, so the shim must not interpose
         SetUserId = 4 => "set_user_id",
         /// a sanitizer or Valgrind serves its memory itself
         Sanitizer = 5 => "sanitizer",
@@ -36,7 +36,7 @@ pumice_frames::table! {
         Locked = 13 => "locked",
         /// free memory counts as promised where vm.overcommit_memory is 2
         Promised = 14 => "overcommit",
-        /// MALLOC_PERTURB_ has allocations filled, which glibc does
+        /// MALLOC_PERTURB_ is set, and glibc fills its allocations
         Perturbed = 15 => "perturbed",
     }
 }

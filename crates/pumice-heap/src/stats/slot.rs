@@ -51,7 +51,7 @@ impl CounterSlot {
         self.pool_bytes.load(Ordering::Relaxed)
     }
 
-    /// The program's name, NUL-padded. It is whatever the program wrote.
+    /// The program's name, NUL-padded. The program may have written anything there.
     #[doc(hidden)]
     pub fn name(&self) -> [u8; 16] {
         let mut name = [0; 16];

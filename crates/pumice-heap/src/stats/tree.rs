@@ -336,7 +336,7 @@ impl Life {
         (owner.namespace & 0x7fff) as u16
     }
 
-    /// A slot that there is, whatever number a program wrote there.
+    /// A slot that exists, for any number that a program wrote there.
     fn from_word(word: u64) -> Life {
         let slot = (word >> 32) as usize & 0xffff;
         Life {

@@ -77,7 +77,7 @@ impl Late {
             };
             let offset = request.offset as usize + at;
             let place = device[offset..offset + FRAME_SIZE].as_mut_ptr();
-            // SAFETY: a frame of the model's, whoever has it: only one of shuttle's threads runs at a time.
+            // SAFETY: a frame of the model's, under any owner: only one of shuttle's threads runs at a time.
             match request.direction {
                 Direction::Read => unsafe { memory.copy_from_nonoverlapping(place, FRAME_SIZE) },
                 Direction::Write => unsafe { place.copy_from_nonoverlapping(memory, FRAME_SIZE) },

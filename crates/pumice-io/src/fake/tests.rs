@@ -1,4 +1,4 @@
-//! Queues over every engine: whole requests, whatever the engine makes of them.
+//! Queues over every engine: whole requests, also where the engine did part of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

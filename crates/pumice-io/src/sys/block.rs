@@ -57,7 +57,7 @@ pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errn
     fs::open(path, flags, Mode::RUSR | Mode::WUSR)
 }
 
-/// A name by which an open file is opened anew, whatever became of its own, where there is `/proc`.
+/// A name by which an open file is opened anew, also if its own is gone, where there is `/proc`.
 fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -78,7 +78,7 @@ pub fn is_in_memory(file: &OwnedFd) -> bool {
     matches!(file_system(file), Some(TMPFS_MAGIC | RAMFS_MAGIC))
 }
 
-/// Whether a file lies on a server that holds everybody to its locks, other descriptors of who has them too
+/// Whether a file lies on a server whose locks are mandatory, also for other descriptors of the process that has them
 /// (flock(2), "CIFS details").
 fn has_mandatory_locks(file: &OwnedFd) -> bool {
     const SMB_MAGIC: u32 = 0x517B;
@@ -178,7 +178,7 @@ pub fn set_len(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     fs::ftruncate(file, len)
 }
 
-/// Waits until what was written is on the device, and what is needed to find it: the length, too.
+/// Waits until the writes are on the device, and all metadata needed to find them: the length, too.
 ///
 /// # Errors
 /// The kernel's error.
@@ -277,7 +277,7 @@ pub struct Piece {
     len: usize,
 }
 
-// SAFETY: an address; whose the memory is, the requests say that it is in.
+// SAFETY: an address; the requests that it is in say who owns the memory.
 unsafe impl Send for Piece {}
 
 impl Piece {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::block::{Direction, Piece};
 use pumice_frames::sys::thread;
 
-/// How often who drops a ring looks whether the kernel is done.
+/// Dropping a ring looks this often whether the kernel is done.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// See the module's top.
@@ -96,7 +96,7 @@ impl Uring {
         pushed
     }
 
-    /// Hands over what is queued, and waits until `done` requests are done.
+    /// Submits the queued requests, and waits until `done` of them are done.
     ///
     /// # Errors
     /// The kernel's error, but for an interruption.

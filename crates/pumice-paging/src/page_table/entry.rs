@@ -28,7 +28,7 @@
 //! of this table happen ([`Entry::may_become`]; tests go through all pairs). *p* and *m* say at which
 //! level: of pages (4 KiB) or the middle one (2 MiB).
 //!
-//! | from | to | who, when |
+//! | from | to | cause |
 //! |---|---|---|
 //! | Untouched p | Zero | a fault for reading |
 //! | Untouched p | Present | a fault for writing, prefaulting |
@@ -51,7 +51,7 @@
 //! | InTransit | Swapped, Shadow | written out, claimed until its checksum is noted; or clean, and its copy is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
 //! | Shadow | Shadow 0 | a file is cut off before the page: it is as if it never was in memory |
-//! | Swapped, Shadow | Present | read in again, or written whole, by who has claimed it |
+//! | Swapped, Shadow | Present | read in again, or written whole, by the thread that has claimed it |
 //! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
 //!
@@ -61,14 +61,14 @@
 //! `unmap` and `protect` wait for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the
 //! radix tree for the same reason.)
 //!
-//! # Who ends what he began
+//! # Changes in two steps
 //! Some changes come in two steps, with a read or a write of a device in between. The second step must not take
 //! another page's word for its own: versions come round, and begin at 0 again with a region's tables.
 //!
 //! | begun | its word can't be another's, for |
 //! |---|---|
 //! | *InTransit* | of one frame there is one transit at a time ([`IN_TRANSIT`]); nobody holds the VMA |
-//! | the claim of who reads a page | its VMA is held, or the cache has the region: it stays claimed, or is *Gone* |
+//! | a reader's claim | its VMA is held, or the cache has the region: it stays claimed, or is *Gone* |
 //! | write-back, a guard | counted in the latch, it stays or is *Doomed*; its VMA is held, as above |
 //!
 //! [`IN_TRANSIT`]: super::tables::IN_TRANSIT
@@ -302,7 +302,7 @@ impl Entry {
         Entry(self.0 | ACCESSED | DIRTY | (EXCLUSIVE as u64) << LATCH_SHIFT)
     }
 
-    /// Of a page with a frame: what the page of the frame after it would have.
+    /// Of a page with a frame: the entry that the page of the next frame would have.
     #[inline]
     #[must_use]
     pub const fn with_next_frame(self) -> Entry {

@@ -27,14 +27,14 @@ pub unsafe trait TableOps: Sync {
         Entry::from(ptep.load(Ordering::Acquire))
     }
 
-    /// Replaces `old` by `new`. Fails with what is there instead.
+    /// Replaces `old` by `new`. Fails with the entry that is there instead.
     ///
     /// # Errors
-    /// The entry is not `old`: what it is.
+    /// The entry is not `old`. Returns the entry.
     #[doc(hidden)]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry>;
 
-    /// Replaces whatever is there, which is returned.
+    /// Replaces the entry, and returns the old one.
     #[doc(hidden)]
     fn ptep_xchg(&self, ptep: &AtomicU64, new: Entry) -> Entry;
 
@@ -46,7 +46,7 @@ pub unsafe trait TableOps: Sync {
     #[doc(hidden)]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry;
 
-    /// By what two entries side by side can be changed at once, if they can: it may be used beside the
+    /// The operation that changes two adjacent entries at once, if there is one: it may be used beside the
     /// other operations.
     #[doc(hidden)]
     #[inline]
@@ -54,7 +54,7 @@ pub unsafe trait TableOps: Sync {
         None
     }
 
-    /// Takes what is there and leaves nothing.
+    /// Takes the entry and leaves an empty one.
     #[doc(hidden)]
     #[inline]
     fn ptep_get_and_clear(&self, ptep: &AtomicU64) -> Entry {
@@ -95,8 +95,8 @@ unsafe impl TableOps for Atomic {
     #[inline]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry> {
         debug_assert!(old.may_become(new), "{old:?} to {new:?}");
-        // AcqRel: releases the frame's content to who sees the entry; acquires what the last holder
-        // of the latch wrote. Acquire on failure: the caller goes on with what it found.
+        // AcqRel: releases the frame's content to threads that see the entry; acquires the writes of the latch's last
+        // holder. Acquire on failure: the caller goes on with the entry that it found.
         ptep.compare_exchange(old.into(), new.into(), Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(Entry::from)

@@ -1,4 +1,4 @@
-//! The keeper of the pages that are not in memory: a [`super::FrameSource`] may have one, and spaces call it.
+//! Paging as spaces see it: a [`super::FrameSource`] may have a pager, and spaces call it.
 //!
 //! `space::swap_out` says how pages go and come back.
 //!
@@ -95,7 +95,7 @@ pub struct Incoming {
 /// space's `mmap_lock`. Its requests to that space in the call must not map, unmap, protect or fork.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it.
+/// In a call it does not use the task that called, also if it has got it in another way.
 pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
@@ -107,8 +107,8 @@ pub unsafe trait Pager: Sync {
     /// [`ReadFailed`]: the fault ends in `VmError::ReadFailed`, and the page stays where it is.
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult;
 
-    /// As [`Pager::swap_in`], of pages of which somebody wants the first, and the others perhaps later. All of
-    /// them are waited for.
+    /// As [`Pager::swap_in`], of several pages: the first was demanded, the rest are readahead. All of them are waited
+    /// for.
     ///
     /// # Safety
     /// The frames are this call's.
@@ -121,8 +121,8 @@ pub unsafe trait Pager: Sync {
     }
 
     /// A page is in memory, clean, and no entry names where it was: a slot to be kept for when it goes
-    /// again, or freed. It does not go again before this returns. It came in to be used so: of a page that is
-    /// written now, no slot is good for long; one that is not used at all was read ahead.
+    /// again, or freed. It does not go again before this returns. `used` says how the fault uses it: the slot of a page
+    /// about to be written is soon of no use, and no rights mean readahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
     /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or

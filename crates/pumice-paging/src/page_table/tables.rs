@@ -6,7 +6,7 @@
 //! |    pgd    |    pud    |    pmd    |    pte    |  offset   |   an address, 128 TiB of them
 //! +-----------+-----------+-----------+-----------+-----------+
 //! ```
-//! A *slot* is what an entry of the second level is for: 1 GiB, one table of the middle level. The second level's
+//! A *slot* is the range of one entry of the second level: 1 GiB, one table of the middle level. The second level's
 //! table for the first 512 slots is there from the start, and found without the first level, whose table comes with the
 //! first region beyond them; so few spaces have a walk of four levels. Half of the first table's entries are used.
 //!
@@ -88,7 +88,7 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     }
 }
 
-/// In a frame's word: a page that had the frame was taken out of its tables, and that has not been ended.
+/// In a frame's word: a page that had the frame is in transit, and the transit has not been ended.
 pub const IN_TRANSIT: u32 = 1 << 31;
 
 /// How many spaces have a frame beyond the first, by its word.
@@ -96,10 +96,10 @@ pub const fn sharers_in(word: u32) -> u32 {
     word & !IN_TRANSIT
 }
 
-/// Single frames for one thread. It waits for nothing: where there are none, or only such as are kept back, its owner
+/// Single frames for one thread. It waits for nothing: where there are none, or only the reserve is left, its owner
 /// may have some reclaimed.
 pub trait FrameList {
-    /// Sets what requests may do from now on.
+    /// Sets the flags of requests from now on.
     fn set_gfp(&mut self, _gfp: Gfp) {}
     /// Gets a frame that reads as zeros.
     fn get_zeroed(&mut self) -> Option<Pfn>;
@@ -114,7 +114,7 @@ pub trait FrameList {
         debug_assert!(most > 0);
         self.get_zeroed().map(|frame| (frame, 1))
     }
-    /// Puts back the last ones of what [`FrameList::get_zeroed_run`] returned last, not written.
+    /// Puts back the last frames of the last [`FrameList::get_zeroed_run`], not written.
     fn put_zeroed_run(&mut self, first: Pfn, frames: usize) {
         (first.0..first.0 + frames).for_each(|frame| self.put_zeroed(Pfn(frame)));
     }
@@ -122,7 +122,7 @@ pub trait FrameList {
     fn put(&mut self, frame: Pfn);
     /// Puts back a frame that was got zeroed and not written.
     fn put_zeroed(&mut self, frame: Pfn);
-    /// Lets others have what was put back.
+    /// Lets other threads have the frames that were put back.
     fn flush(&mut self) {}
 }
 
@@ -271,9 +271,9 @@ unsafe impl<F: FrameSource, T: Sync> Sync for Tables<F, T> {}
 impl<F: FrameSource, T: TableOps> Tables<F, T> {
     /// Pages that have an address.
     pub const PAGES: usize = Self::GRANULES << F::TABLE_BITS;
-    /// Granules: what an entry of the middle level is for.
+    /// Granules: an entry of the middle level is for one.
     pub const GRANULES: usize = Self::SLOTS << F::TABLE_BITS;
-    /// Slots: what a table of the middle level is for.
+    /// Slots: a table of the middle level is for one.
     const SLOTS: usize = 1 << (2 * F::TABLE_BITS - 1);
 
     /// Empty tables; `None` without a frame for the first.
@@ -284,7 +284,7 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(Tables { pud, pud_frame, pgd: AtomicU64::new(0), source, ops })
     }
 
-    /// The address of the first table: no two spaces have the same at a time, whatever zones they are on.
+    /// The address of the first table: no two spaces have the same at a time, also on different zones.
     pub fn root(&self) -> usize {
         self.pud.words.as_ptr() as usize
     }

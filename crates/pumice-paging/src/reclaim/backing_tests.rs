@@ -196,7 +196,7 @@ unsafe impl Engine for Panicking {
     }
 }
 
-/// Pages stay, slots are not lost, and both who reclaims in the background and who does so for itself go on.
+/// Pages stay, slots are not lost, and both background reclaim and direct reclaim go on.
 #[test]
 fn an_engine_of_swap_that_panics_has_failed() {
     const FEW: usize = FRAMES / 2;

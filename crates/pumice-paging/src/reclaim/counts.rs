@@ -10,17 +10,17 @@ pub struct Counts {
     pub writes: u64,
     /// `pswpin`: read in.
     pub pswpin: u64,
-    /// Of these, such as nobody had asked for yet.
+    /// Of these, pages of readahead.
     pub read_ahead: u64,
-    /// Taken out without being written: the copy elsewhere was good.
+    /// Evicted without being written: the copy elsewhere was good.
     pub clean: u64,
     /// Met again by a fault while they were written.
     pub rescued: u64,
     /// Not written or not read, for an error.
     pub errors: u64,
-    /// `allocstall`: times a thread reclaimed for itself, or waited for who does.
+    /// `allocstall`: times a thread did direct reclaim, or waited for a thread that does.
     pub allocstall: u64,
-    /// Taken out by who asked for a frame, of those that went.
+    /// Of the pages that went, those evicted by direct reclaim.
     pub direct: u64,
     /// Frames that shrinkers gave back.
     pub shrunk: u64,

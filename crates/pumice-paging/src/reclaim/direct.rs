@@ -4,7 +4,7 @@
 //! pages that are clean, with [`Gfp::NOFS`] also those that go to swap. It waits for its own writes. Where enough is
 //! being written already, it waits for that: pages on their way out (`PG_launder`) are the throttle. If it can do no
 //! more and `kswapd` may do what it must not, it waits a little for that. It waits without end only if it may do
-//! everything itself: else `kswapd` could be waiting for what the caller has.
+//! everything itself: else `kswapd` could be waiting for a lock or a guard of the caller.
 //!
 //! Requests of reclaim itself, and of the code that it calls, are served from the frames below min, and never reclaim.
 
@@ -24,8 +24,8 @@ use super::zone::ZoneReclaim;
 /// Writes in flight at most, of a thread that reclaims for itself: a batch is one, or some.
 const DEPTH: u32 = 16;
 
-/// How long a request waits for what others reclaim before it looks for itself again, and for what its flags don't let
-/// it do itself at most. A thread that frees frames wakes it before.
+/// How long a request waits for the reclaim of others before it looks for itself again, and for work that its flags
+/// don't let it do itself at most. A thread that frees frames wakes it before.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often a request waits that long for a space to be attached, where there is none.
 const WAITS_FOR_SPACES: u32 = 20;
@@ -136,7 +136,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         if state.kswapd.is_waiting() && gfp.contains(Gfp::KSWAPD_RECLAIM) {
             self.wake.notify_one();
         }
-        // Where all writes fail, one who tries is enough.
+        // Where all writes fail, one thread that tries is enough.
         let is_failing = state.kswapd.is_there() && may_all && state.failures >= MANY_FAILURES;
         let (mut may_try, mut is_late) = (!is_failing, false);
         loop {
@@ -171,7 +171,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         }
     }
 
-    /// Takes batches out, and waits for what it writes, until some frames are free. `false`: there is no more to try.
+    /// Evicts batches, and waits for its writes, until some frames are free. `false`: there is no more to try.
     fn shrink(&self, gfp: Gfp) -> bool {
         let _memalloc = Memalloc::begin(self);
         let writes = self.idle_writes.lock().pop();

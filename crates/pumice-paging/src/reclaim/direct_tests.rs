@@ -70,7 +70,7 @@ fn without_io_clean_pages_go_and_no_others() {
             let written = fill_up(&mut next);
             assert!((FRAMES / 2..FRAMES).contains(&written), "{written}");
         }
-        assert_eq!(pager.counts().pswpout, 0, "nothing is written for who must not do I/O");
+        assert_eq!(pager.counts().pswpout, 0, "nothing is written for a request without I/O");
         (0..FRAMES / 4).for_each(|_| {
             fill(&mut region.write(next).expect("pages go now"), next, 1);
             next += 1;
@@ -106,14 +106,14 @@ fn who_can_not_wait_is_told_at_once_and_scopes_end() {
             assert_eq!((pager.counts().allocstall, pager.counts().pswpout), (0, 0));
             assert!(pager.zone().pressure() >= Pressure::Low);
             let _more = task.gfp_scope(Gfp::MEMALLOC);
-            assert!(region.write(next).is_ok(), "who reclaims has what is kept back");
+            assert!(region.write(next).is_ok(), "a reclaiming thread has the reserve");
         }
         (next..next + FRAMES / 4).for_each(|page| drop(region.write(page).expect("it waits now")));
         assert!(pager.counts().direct > 0);
     });
 }
 
-/// Files are not written for who may not call into them, swap is; and all is when that ends.
+/// Files are not written for a request that may not call into them, swap is; and all is when that ends.
 #[test]
 fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
     let scratch = [Scratch::new("nofs-file"), Scratch::new("nofs-swap")];
@@ -221,7 +221,7 @@ fn frames_that_were_not_to_be_had_count_as_free() {
     assert_eq!(pager.counts().pswpout, 0);
 }
 
-/// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.
+/// Where swap and memory are full, pages come back all the same: into the reserve, until another has gone.
 #[test]
 fn pages_come_back_though_swap_and_memory_are_full() {
     for has_kswapd in [false, true] {
@@ -299,7 +299,7 @@ fn a_ring_that_fails_for_good_is_replaced_and_nobody_waits_for_it() {
     }
 }
 
-/// A device that, once it is told so, holds its next request of a kind up until whoever waits for it may go on.
+/// A device that, once it is told so, holds its next request of a kind up until the test lets it go.
 pub(super) struct Gate {
     engine: AnyEngine,
     direction: Direction,

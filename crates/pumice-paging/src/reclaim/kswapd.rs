@@ -1,4 +1,4 @@
-//! The thread that takes pages out, between the low and the high watermark.
+//! The thread that evicts pages between the low and the high watermark.
 //!
 //! It goes from one [`Round`] to the next, and sleeps where there is nothing to do, or nothing more to try.
 

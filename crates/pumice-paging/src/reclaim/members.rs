@@ -1,4 +1,4 @@
-//! The spaces whose pages reclaim of a zone may take out, by place, and what it has of each.
+//! The spaces whose pages reclaim of a zone may evict, by place, and its records of each.
 //!
 //! The zone's state has them, under its lock; [`super::spaces`] says how they come and go.
 
@@ -43,7 +43,7 @@ impl Owner {
 /// The slot of a page in the swap cache that was a member's.
 pub(super) type CachedSlot = (usize, u32);
 
-/// A space as reclaim uses it: a [`Task`], whatever its kind, that may use the frames that are kept back.
+/// A space as reclaim uses it: a [`Task`] of any kind that may use the reserve.
 pub(super) trait PagedTask {
     fn mapped(&self, page: usize) -> Option<Pfn>;
     fn is_huge(&self, page: usize) -> bool;

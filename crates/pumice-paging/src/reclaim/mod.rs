@@ -1,26 +1,25 @@
 //! Which pages to give up when memory is short.
 //!
-//! - [`policy`]: what a policy is asked and told.
+//! - [`policy`]: the calls of a policy.
 //! - [`two_list`]: Linux 2.4's active and inactive lists.
 //! - [`adaptive`]: ours, and the default.
-//! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
+//! - [`zone`]: a record of the zone's pages, of all its spaces; the threads that wait for frames.
 //! - `members`: the spaces whose pages may go; `spaces`: how they come and go.
-//! - [`settings`]: what it goes by.
+//! - [`settings`]: the settings of reclaim.
 //! - [`shrinker`]: caches outside the page lists, which give frames back; `shrink`: how they are asked.
-//! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
-//!   asks for a frame takes pages out itself; `requests`: what such threads wait for.
+//! - `kswapd`: the thread that evicts pages; `kswapd_state`: its state; `direct`: direct reclaim, by the thread that
+//!   asks for a frame; `requests`: the requests of direct reclaim.
 //! - `round`: one round of either; `progress`: whether there is more to try; `writes`: the pages that are chosen;
 //!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
-//! - [`paging`]: what faults of a space tell reclaim and ask of it.
+//! - [`paging`]: the calls that a space's faults make.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!
-//! A policy is plain code under its owner's lock: it allocates nothing, and knows of a page what a
-//! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
-//! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
-//! `pumice bench replace` runs it over traces as it is.
+//! A policy is plain code under its owner's lock, and allocates nothing. It knows of a page only that it came in, from
+//! where, that it was used since the policy last asked, and the policy's own note of when the page was evicted (a
+//! [`policy::Shadow`] of 28 bits, which fits into a page's entry). `pumice bench replace` runs it over traces as it is.
 
 pub mod adaptive;
 mod ages;

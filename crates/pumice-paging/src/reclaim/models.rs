@@ -76,7 +76,7 @@ unsafe impl Shrinker for Cache {
     }
 }
 
-/// Two threads count in pages, caches come and go, a third unmaps some and makes children, `kswapd` takes pages out.
+/// Two threads count in pages, caches come and go, a third unmaps some and makes children, `kswapd` evicts pages.
 fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     let bytes = vec![0; (SLOTS as usize + 1) * FRAME_SIZE];
     let device = Arc::new(Device { bytes: Mutex::new(bytes), faults: Mutex::new(faults) });

@@ -45,7 +45,7 @@ impl<P: Policy + Send, B: ToBacking> Paging<P, B> {
         &self.backing
     }
 
-    /// Has reclaim take pages of a space out while `work` is done. The space's pager is this.
+    /// Has reclaim evict pages of a space while `work` is done. The space's pager is this one.
     ///
     /// # Errors
     /// [`VmError::OtherPager`] where it is another, [`VmError::OtherZone`] where spaces on another zone are attached;

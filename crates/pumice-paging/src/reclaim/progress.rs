@@ -3,7 +3,7 @@
 //! Batches that free nothing make a series.
 //!
 //! # Transitions
-//! | what happens | what becomes of the series |
+//! | event | effect on the series |
 //! |---|---|
 //! | a batch frees frames | it is over, and all is open again |
 //! | a cache gives frames | it is over; it still counts that all tables were looked at |

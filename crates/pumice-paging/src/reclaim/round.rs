@@ -1,9 +1,9 @@
 //! A round of a reclaimer, `kswapd` or a thread that reclaims for itself.
 //!
-//! A round: look which pages were accessed, have the policy choose a batch, begin to take them out, and write those
-//! of which there is no good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is
-//! done, its pages' frames are free. Accessed bits are looked at round robin, some for each page that goes, so that
-//! all are looked at some times while the memory turns over once.
+//! A round: look which pages were accessed, have the policy choose a batch, begin their eviction, and write those
+//! without a good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is done, its
+//! pages' frames are free. Accessed bits are looked at round robin, some for each page that goes, so that all are
+//! looked at some times while the memory turns over once.
 
 use std::sync::Arc;
 
@@ -200,7 +200,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.known.get(place)?.space.as_ref()
     }
 
-    /// Tells the policy what was accessed.
+    /// Reports accessed pages to the policy.
     fn scan(&mut self) {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();

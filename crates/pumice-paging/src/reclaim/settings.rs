@@ -9,41 +9,42 @@ use pumice_frames::frame::Watermarks;
 /// that only tests set are hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high,
-    /// half as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
-    /// least, the allocating thread does direct reclaim, and the rest is for reclaim. Free frames hold no page, so
-    /// they are to be few; but they have to last for requests while `kswapd` writes, which grow with the machine, not
-    /// with the memory (the kernel takes a square root as well), and tables and the lists of threads come out of it.
+    /// Free frames. Below low (four times the square root of all, a 16th at most) `kswapd` begins. It ends at high
+    /// (half as many again), so that it works in batches and not for each page. Below min (an eighth of low, 16 at
+    /// least) the allocating thread does direct reclaim, and the remaining frames are the reserve. Free frames hold no
+    /// page, so they are to be few. But they have to last for requests while `kswapd` writes, and tables and the lists
+    /// of threads come out of them. These needs grow with the machine, not with the memory (the kernel takes a square
+    /// root as well).
     pub watermarks: Watermarks,
-    /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
-    /// default.
+    /// Pages that may be in memory, also where more frames are free: above this, pages go until a 16th less are there.
+    /// All, by default.
     #[doc(hidden)]
     pub most_pages: usize,
     /// `SWAP_CLUSTER_MAX`, 32: pages chosen at a time, and written by one request at most. As in the kernel; 128 KiB
     /// is where a request's length begins to tell on devices here. 64 at most.
     #[doc(hidden)]
     pub swap_cluster_max: usize,
-    /// Pages that are being written at most, 128, by all reclaimers together. More of them does not get them out any
-    /// sooner, and reads meanwhile wait behind them: with 4,096, one read of a thousand took 12 ms and more, with 128
-    /// it took 2 to 4, as the device does by itself.
+    /// Pages that are being written at most, 128, by all reclaimers together. More of them would not be written sooner,
+    /// and reads would wait behind them: with 4,096, one read of a thousand took 12 ms and more; with 128 it took 2 to
+    /// 4, as on the idle device.
     #[doc(hidden)]
     pub most_leaving: usize,
     /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
     /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
     /// for pages to unmap (`swap_out`); a tenth of those it looks at count as many in any case. `None`: the policy's
-    /// own. That is 100 for two lists, as in 2.4, which had no other way from a page to who maps it. It is 0 for the
-    /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and the
-    /// policy's knowledge of it decides, not its place in a table.
+    /// own. That is 100 for two lists, as in 2.4, which had no reverse mapping. It is 0 for the adaptive policy:
+    /// reclaim knows a frame's page here, so a page that was chosen is unmapped at once, and the policy's knowledge of
+    /// it decides, not its place in a table.
     #[doc(hidden)]
     pub vm_mapped_ratio: Option<usize>,
     /// The policy's own settings.
     pub policy: Tunables,
-    /// `vfs_cache_pressure`, 100: what share of a shrinker's cache is asked for against the share of the pages in
-    /// memory that was scanned, in percent. With 0 it is asked only where no page is left to go.
+    /// `vfs_cache_pressure`, 100: the share of a shrinker's cache that is asked for, in percent of the share of the
+    /// pages in memory that was scanned. With 0 it is asked only where no page is left to go.
     #[doc(hidden)]
     pub cache_pressure_percent: u32,
-    /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
-    /// long as nobody asks.
+    /// How long `kswapd` pauses when it could evict nothing, 20 ms; twice as long each time, up to 64 times that, for
+    /// as long as no thread asks.
     #[doc(hidden)]
     pub pause: Duration,
 }

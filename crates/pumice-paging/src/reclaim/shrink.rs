@@ -83,7 +83,7 @@ impl<P: Policy + Send> Round<'_, P> {
         has_freed
     }
 
-    /// Has one give what it owes, as far as it is needed. Whether it gave any.
+    /// Has one cache pay its debt, as far as frames are needed. Returns whether it gave any.
     fn shrink_cache(&mut self, call: Call, ask: Ask, gfp: Gfp) -> bool {
         let Call { id, shrinker, owed, mut trust } = call;
         let mut outcome = Outcome::default();

@@ -1,16 +1,16 @@
 //! Shrinkers: caches outside the page lists, which give frames back when they are asked.
 //!
-//! No policy knows what lies in a program's own caches, so where a zone's memory is in those, taking pages out finds
-//! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it owes the
-//! share of what it has that was scanned of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels).
-//! The debt of all is one number, and each remembers how much of that it has paid, so a debt that
-//! can't be paid for one request, because of its flags, is there for the next. Where no page is left to go, each is
-//! asked for a batch before there are no frames.
+//! No policy knows the content of a program's own caches. Where these have a zone's memory, eviction finds no page, or
+//! takes the pages that are needed most. A cache that has registered a [`Shrinker`] shares the pressure: it is scanned
+//! in proportion to the scan of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels). One counter
+//! sums that scan, and each cache keeps the value up to which it has paid. So a debt that can't be paid for one
+//! request, because of its flags, is there for the next. Where no page is left to go, each is asked for a batch before
+//! there are no frames.
 //!
 //! Others' code runs here, so reclaim has nothing that anybody could wait for meanwhile: no lock, no space, and no
 //! write in flight. It is asked in batches, and no longer than frames are short. One that panics is not asked again,
-//! and one that gave nothing not before all pages were scanned once more. That what it gave is there is looked at now
-//! and then: a request would ask again and again for frames that are only said to be free.
+//! and one that gave nothing not before all pages were scanned once more. Now and then reclaim checks that the frames a
+//! cache reported are free: else a request would ask again and again for frames that are only said to be free.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -80,19 +80,20 @@ pub(super) const SHRINK_BATCH: usize = 128;
 
 /// A cache that reclaim may ask for memory. Several threads may ask at a time.
 ///
-/// A call may do all that a thread may do: take frames, of those that are kept back too, and nothing is reclaimed for
-/// it; unmap regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
+/// A call may do all that a thread may do: take frames, also from the reserve, and nothing is reclaimed for it; unmap
+/// regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
 /// [`Task::give_frames_back`](crate::space::Task::give_frames_back), or dropping the task, lets others have them. It
-/// waits for nothing that a thread may have which asks for frames with flags as it needs, or which ends its
-/// registration. A thread that holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with
-/// [`Gfp::NOFS`], as those do that map, unmap and fork. So does a thread with a guard that asks for another page, where
-/// a cache maps, unmaps or forks, since a fork waits for guards.
+/// must not wait for anything that a thread may hold while it asks for frames with the flags that the cache needs, or
+/// while it ends the registration. A thread that holds a cache's lock asks under
+/// [`Task::gfp_scope`](crate::space::Task::gfp_scope) with [`Gfp::NOFS`], as those do that map, unmap and fork. Where a
+/// cache maps, unmaps or forks, a thread with a guard does the same before it asks for another page, since a fork waits
+/// for guards.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it.
+/// In a call it does not use the task that called, also if it has got it in another way.
 pub unsafe trait Shrinker: Send + Sync {
-    /// Flags that a request must have for this to be asked on its behalf. Unless told otherwise that of caches, which
-    /// [`Gfp::NOFS`] and less do not.
+    /// Flags that a request must have for this cache to be asked on its behalf. The default excludes requests with
+    /// [`Gfp::NOFS`] and less.
     fn needs(&self) -> Gfp {
         Gfp::IO | Gfp::FS
     }
@@ -100,8 +101,8 @@ pub unsafe trait Shrinker: Send + Sync {
     /// `count_objects`: how many frames it could give, about. It is asked often, and answers at once.
     fn count(&self) -> usize;
 
-    /// `scan_objects`: gives up to so many frames back, doing no more for it than the request allows. How many are free
-    /// by it now; 0 where there is nothing to be had at the moment.
+    /// `scan_objects`: gives up to so many frames back, doing no more for it than the request allows. Returns how many
+    /// frames became free; 0 where it can give none at the moment.
     fn scan(&self, frames: usize, gfp: Gfp) -> usize;
 }
 
@@ -128,8 +129,8 @@ const COUNTED_ANEW: Share = ALL / 8;
 
 /// Of so many calls, one is looked at closer.
 const CALLS_PER_CHECK: u32 = 16;
-/// Times in a row that frames were said to be free which were not, after which that is not believed. In between others
-/// may have taken them.
+/// After so many false reports of free frames in a row a cache is no longer trusted. (Other threads may have taken the
+/// frames in between.)
 const MOST_UNSEEN: u32 = 16;
 
 /// The reason for a call of a cache.
@@ -141,7 +142,7 @@ pub(super) enum Ask {
     LastResort,
 }
 
-/// Whether what it says is true.
+/// Whether its reports are true.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trust {
     calls: u32,
@@ -170,7 +171,7 @@ pub(super) struct Entry {
     id: u64,
     shrinker: Arc<dyn Shrinker>,
     needs: Gfp,
-    /// How far it has paid: what [`Shrinkers::scanned`] was.
+    /// The value of [`Shrinkers::scanned`] up to which it has paid.
     paid: Share,
     /// Frames it had when it was asked last.
     frames: usize,
@@ -251,7 +252,7 @@ impl Shrinkers {
         Some(Call { id, shrinker, owed, trust })
     }
 
-    /// Ends a call for who may do `gfp`.
+    /// Ends a call that was made with the flags `gfp`.
     pub fn end(&mut self, id: u64, owed: Share, outcome: &Outcome, trust: Trust, gfp: Gfp) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         let me = current_thread().id();

@@ -1,4 +1,4 @@
-//! Caches that give frames back: in proportion, as requests allow, and whatever else they do.
+//! Caches that give frames back: in proportion, as requests allow, and with other calls meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -279,9 +279,9 @@ unsafe impl Shrinker for Mapped<'_> {
         let Ok(left) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) else {
             return 0;
         };
-        let task = self.space.enter().expect("frames are kept back for this");
+        let task = self.space.enter().expect("there is a reserve for this");
         let more = task.map(FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        task.write_at(more, &[1]).expect("frames are kept back for this");
+        task.write_at(more, &[1]).expect("there is a reserve for this");
         task.unmap(more, FRAME_SIZE).expect("mapped");
         // The second half, so that a table is needed where there is none.
         task.unmap(self.at[left - 1], Self::PAGES * FRAME_SIZE).expect("mapped");
@@ -412,7 +412,7 @@ fn one_that_panics_is_asked_once_and_others_go_on() {
     }
 }
 
-/// Nothing is there, whatever they say: that ends in an error, and not in a loop.
+/// They report frames, and none is there: that ends in an error, and not in a loop.
 #[test]
 fn ones_that_give_nothing_are_not_believed() {
     for (has_kswapd, gives) in [(false, 0), (true, 0), (false, 7), (true, 7)] {
@@ -438,7 +438,7 @@ fn ones_that_give_nothing_are_not_believed() {
     }
 }
 
-/// `kswapd` is in one that does not return. Pages go for whoever needs frames, and spaces come and go.
+/// `kswapd` is in one that does not return. Pages go for threads that need frames, and spaces come and go.
 #[test]
 fn one_that_takes_long_holds_nobody_up() {
     with_space("long", 4 * FRAMES, |_, pager, space| {

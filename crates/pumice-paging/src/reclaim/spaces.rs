@@ -1,4 +1,4 @@
-//! The spaces whose pages a zone's reclaim may take out: they come and go while it works.
+//! The spaces whose pages a zone's reclaim may evict: they come and go while it works.
 //!
 //! A space is a member between [`ZoneReclaim::attach`]'s begin and end. Of each, reclaim has a task, which the
 //! reclaimers use in turn, and the backing. They look members up by place, under the zone's lock, and keep
@@ -120,7 +120,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             }
         }
         let member = loop {
-            // Those who have it look whether it is still there before they wait for anything.
+            // Threads that have it look whether it is still there before they wait for anything.
             self.wake.notify_all();
             match state.members.remove(place) {
                 Ok(member) => break member,

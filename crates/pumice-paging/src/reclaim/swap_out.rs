@@ -1,10 +1,10 @@
-//! The published rule for mapped pages (SPEC E4), as in 2.4, which knew no way from a page to the spaces that map it.
+//! The published rule for mapped pages (SPEC E4), as in 2.4, which had no reverse mapping.
 //!
-//! Pages are looked at from the inactive tail. A mapped one is rolled over and counted. When `vm_mapped_ratio` of
-//! them have been met for each page that is to go, or enough, `swap_out` walks the page tables, from where it ended
-//! the last time, one space after the other: pages that were accessed since the last look are marked so, which
-//! activates those that had been marked before; active ones are passed over; the rest are unmapped, as many as make a
-//! batch, and go as all others do ([`super::writeout`]). One that is locked, by a guard, is accessed.
+//! Pages are looked at from the inactive tail. A mapped one is rolled over and counted. When `vm_mapped_ratio` of them
+//! have been met for each page that is to go, or enough, `swap_out` walks the page tables, from where it ended the last
+//! time, one space after the other. Pages that were accessed since the last look are marked so, which activates those
+//! that had been marked before. Active ones are passed over. The rest are unmapped, as many as make a batch, and are
+//! evicted as all others are ([`super::writeout`]). One that is locked, by a guard, is accessed.
 //!
 //! (In 2.4 what `swap_out` had unmapped went to the inactive list's other end first, and was written when it was met
 //! there. Here a page in transit is on no list, and a fault takes it back all the same.)
@@ -44,8 +44,8 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
-    /// `shrink_cache`, as far as it is about mapped pages, which here are all that there are: those that were unmapped
-    /// by who had them are forgotten on the way.
+    /// `shrink_cache`, as far as it is about mapped pages, which here are all that there are: those that their owner
+    /// unmapped are forgotten on the way.
     fn pass_over_mapped(&mut self, most_mapped: usize, most: usize) {
         let (mut mapped, mut looked_at) = (0, 0);
         let mut tail: Vec<(u32, Owner)> = Vec::with_capacity(LOOKED_AT_ONCE);

@@ -1,4 +1,4 @@
-//! SPEC E4, case by case: what happens to pages that are met at the inactive tail, and in page tables.
+//! SPEC E4, case by case: the fate of pages that are met at the inactive tail, and in page tables.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct World<'w, 'e, 'f> {
 }
 
 /// A region of which [`PAGES`] pages are in memory, written from the last to the first, so that the last is the oldest;
-/// nobody reclaims but who asks.
+/// only direct reclaim runs.
 fn with_pages(name: &str, engines: Option<Engines>, work: impl FnOnce(World<'_, '_, '_>)) {
     let scratch = Scratch::new(name);
     let pager = SwapPager::new(scratch.swap(4 * FRAMES), two_list(), FRAMES, SETTINGS);

@@ -280,7 +280,7 @@ fn sequences_are_read_ahead() {
     });
 }
 
-/// A thread that can't take anything out waits, it does not try all the time.
+/// A thread that can evict nothing waits, it does not try all the time.
 #[test]
 fn kswapd_rests_where_nothing_can_go() {
     let scratch = Scratch::new("rest");

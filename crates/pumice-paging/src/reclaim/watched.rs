@@ -8,7 +8,7 @@ use crate::page_table::Rights;
 use crate::swap::backing::SwapBacking;
 use pumice_frames::frame::Gfp;
 
-/// Swap, and who is told: a place can be refused.
+/// Swap, and the watcher of its calls: a place can be refused.
 pub(super) struct Watched<'s, W> {
     pub swap: &'s SwapBacking,
     pub watch: W,

@@ -27,7 +27,8 @@ use super::writes::{Leaving, Notes, Victim, Way, Write, Writes, MANY_FAILURES, M
 use ending::{end_in_place, end_in_transit, give_up_write_back};
 
 impl<P: Policy + Send> Round<'_, P> {
-    /// Begins to take out pages of one space. Returns frames that are free by it: of those that need not be written.
+    /// Begins to evict pages of one space. Returns how many frames became free: those of pages that need not be
+    /// written.
     pub fn begin_all(&mut self, victims: &[Victim]) -> usize {
         let Some(&Victim { owner, .. }) = victims.first() else { return 0 };
         let Some(space) = self.space(owner.member()).cloned() else {
@@ -52,7 +53,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Whether pages of a space may be written for who asks.
+    /// Whether the request's flags allow writing pages of a space.
     fn may_write(&self, space: &Attached) -> bool {
         self.direct.is_none_or(|gfp| gfp.contains(space.backing().needs()))
     }
@@ -100,7 +101,7 @@ impl<P: Policy + Send> Round<'_, P> {
         0
     }
 
-    /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
+    /// Begins to write a page back if it is dirty, else to evict it. Returns how many frames became free.
     fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
         let page = victim.owner.page();
         if !self.may_write(space) || !task.is_dirty(page) {
@@ -158,7 +159,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Where pages go. If there is no room, the swap caches are freed, whoever's they are.
+    /// Where pages go. If there is no room, the swap caches of all zones are freed.
     fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
         let member = pages[0].member();
         let space = self.space(member).cloned().ok_or(Refusal::Failed)?;
@@ -240,7 +241,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.note(freed);
     }
 
-    /// Ends what writes were for that are done. Returns how many frames are free.
+    /// Ends the transit of pages whose writes are done. Returns how many frames are free.
     fn complete(&mut self, is_to_wait: bool) -> usize {
         let Writes { queue, engines, depth, .. } = &mut self.writes;
         if let Err(errno) = if is_to_wait { queue.reap() } else { queue.poll() } {
@@ -331,7 +332,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.notes.slots = slots;
     }
 
-    /// Writes down what became of pages, and wakes threads that wait for `freed` frames, or for nothing.
+    /// Records the outcome of pages, and wakes threads that wait for `freed` frames, or for nothing.
     pub fn note(&mut self, freed: usize) {
         self.known.iter_mut().for_each(Known::give_frames_back);
         let Notes { stay, slots, pswpout, writes, clean, rescued, errors } = &mut self.notes;

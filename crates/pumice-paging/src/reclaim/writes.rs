@@ -1,4 +1,4 @@
-//! Pages that a reclaimer takes out: those chosen, those being written, and what is to be noted of them.
+//! Pages that a reclaimer evicts: those chosen, those being written, and the notes on them.
 //!
 //! [`super::writeout`] says how they go. A reclaimer has one [`Writes`], and the zone keeps those that are idle.
 

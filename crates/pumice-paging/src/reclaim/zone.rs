@@ -1,7 +1,7 @@
-//! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
+//! Reclaim of a zone: the pages of all spaces on it, and a record of each frame.
 //!
-//! Faulting threads say what came in, in batches. One thread, [`ZoneReclaim::kswapd`], takes pages out between the
-//! low and the high watermark of free frames; under min, the allocating thread does direct reclaim (`direct`).
+//! Faulting threads report new pages in batches. One thread, [`ZoneReclaim::kswapd`], evicts pages between the low and
+//! the high watermark of free frames. Below min, the allocating thread does direct reclaim (`direct`).
 //!
 //! How much is free is counted now and then, and estimated in between: a count looks at all the ledger.
 //!
@@ -11,10 +11,10 @@
 //!     admitted, not found    + n     Reclaim::give_back
 //!     taken                  nothing
 //!   reclaim has freed some   + n
-//!   counted                  := what is free in the ledger, whoever is between being admitted and taking
+//!   counted                  := what is free in the ledger, also with threads between being admitted and taking
 //! ```
-//! So a count may be too high by what is asked for meanwhile, until the next. Frames that are given back after such a
-//! count do not raise it beyond the count.
+//! So a count may be too high by the requests that come meanwhile, until the next count. Frames that are given back
+//! after such a count do not raise it beyond the count.
 //!
 //! The record of a frame may be out of date: an unmapped page is not reported. So a page that is to go is
 //! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. So a late
@@ -102,7 +102,7 @@ pub(super) struct State<P> {
 }
 
 impl<P: Policy> State<P> {
-    /// Whether pages are to be taken out, beside those that leave already, with so many frames free.
+    /// Whether more pages are to be evicted than leave already, with so many frames free.
     pub fn is_short(&mut self, free: usize) -> bool {
         let Watermarks { low, high, .. } = self.settings.watermarks;
         let most = self.settings.most_pages;
@@ -134,7 +134,7 @@ impl<P: Policy> State<P> {
         }
     }
 
-    /// Says of a frame whose it is, and what the policy is to be told.
+    /// Records the owner of a frame, and the event for the policy.
     fn note_arrival(&mut self, member: usize, page: LruPage) -> Option<(u32, Arrival)> {
         let number = self.number(page.frame)?;
         let owner = Owner::new(member, page.page);
@@ -201,7 +201,7 @@ impl<P: Policy> State<P> {
         None
     }
 
-    /// Forgets what is known of a member's pages, in frames from `first` on, `most` of them at most. Where to go on
+    /// Forgets the records of a member's pages, in frames from `first` on, `most` of them at most. Where to go on
     /// from; `None` at the end.
     pub fn forget_pages(
         &mut self,
@@ -334,12 +334,12 @@ impl<P: Policy> ZoneReclaim<P> {
         Pfn(self.numbers.start + number as usize)
     }
 
-    /// The settings that it goes by.
+    /// The settings.
     pub fn settings(&self) -> Settings {
         self.state().settings
     }
 
-    /// Has it go by something else from now on.
+    /// Changes the settings.
     #[doc(hidden)]
     pub fn set_settings(&self, settings: Settings) {
         let settings = settings.checked();
@@ -356,7 +356,7 @@ impl<P: Policy> ZoneReclaim<P> {
         self.free.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Counts what is free.
+    /// Counts the free frames.
     pub(super) fn count_free(&self, state: &mut State<P>) {
         let free = state.members.free_frames();
         let free = free.and_then(|free| isize::try_from(free).ok()).unwrap_or(UNKNOWN);
@@ -464,7 +464,7 @@ impl<P: Policy> ZoneReclaim<P> {
         counts
     }
 
-    /// Ends [`ZoneReclaim::kswapd`], and has those who wait for frames fail.
+    /// Ends [`ZoneReclaim::kswapd`]. Threads that wait for frames get an error.
     pub fn stop(&self) {
         self.state().is_stopped = true;
         self.wake.notify_all();
@@ -491,8 +491,8 @@ impl<P: Policy> ZoneReclaim<P> {
         }
     }
 
-    /// Tells those who had asked when what failed now was begun that there will be no frames; for the others it is
-    /// tried again.
+    /// Tells the threads that had asked before the failed series began that there will be no frames; for the others it
+    /// is tried again.
     pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
         if state.requests.refuse_up_to(asked) {
             state.kswapd.get_stuck();

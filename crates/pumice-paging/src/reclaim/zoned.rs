@@ -92,7 +92,7 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
         ZonedPaging { zones, backing, turns: AtomicUsize::new(0), barren: AtomicU8::new(0) }
     }
 
-    /// Has reclaim of all zones take pages of a space out while `work` is done. The space's pager is this. Each zone's
+    /// Has reclaim of all zones evict pages of a space while `work` is done. The space's pager is this one. Each zone's
     /// `kswapd` is a thread of the caller's ([`ZoneReclaim::kswapd`]).
     ///
     /// # Errors
@@ -169,7 +169,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
     }
 
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize {
-        // A thread that reclaims in one zone takes no pages out in another.
+        // A thread that reclaims in one zone evicts no pages in another.
         if self.zones.iter().any(|zone| zone.is_reclaiming_here()) {
             return 0;
         }

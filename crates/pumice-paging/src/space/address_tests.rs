@@ -1,4 +1,4 @@
-//! As many addresses as there are, and who keeps them from others.
+//! As many addresses as there are, and the threads that keep them from others.
 
 use super::{Access, MemMap, VmError, VmSpace};
 use crate::page_table::{Atomic, Rights};

@@ -61,7 +61,7 @@ fn a_page_in_transit_goes_though_it_is_seen_to_be_old() {
     let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
     let page = at / PAGE;
     task.fault(at, Access::Write).expect("mapped");
-    // As who found it present and clears the bit a little later.
+    // As a thread that found it present and clears the bit a little later.
     let clear = || {
         let word = task.walk(page).expect("mapped");
         assert!(space.tables.ops.ptep_test_and_clear_young(word.ptep));

@@ -15,8 +15,8 @@
 //! - Crowds come and go under a lock; joining one is under the lock, too, leaving is not, but for the last.
 //! - For as long as a crowd has a page, that page's latch has one reader for it. So the page neither leaves, nor is
 //!   written to, nor are its tables freed.
-//! - A crowd without readers that has a page has somebody on the way here who was its last: all that have a guard hold
-//!   the page's VMA, and he still does. He need not be who ends it: another may have joined and left meanwhile, or the
+//! - A crowd without readers that has a page has its last reader on the way here: all that have a guard hold the page's
+//!   VMA, and that thread still does. Another thread may end the crowd: one may have joined and left meanwhile, or the
 //!   crowd may be another page's by then.
 //! - A page that is unmapped has no new readers: a thread that joins looks at its word afterwards.
 //!
@@ -46,7 +46,7 @@ pub(super) struct Crowds {
 /// A crowd's words. They stay where they are for as long as the space.
 #[derive(Clone, Copy, Debug)]
 struct Crowd<'s> {
-    /// 1 + the page's number; 0 for none. Relaxed: of who has the lock.
+    /// 1 + the page's number; 0 for none. Relaxed: only the lock's holder uses it.
     page: &'s AtomicU64,
     /// How many readers there are, as a word that a guard ends by.
     readers: &'s AtomicU64,

@@ -111,8 +111,8 @@ fn many_threads_read_a_page_together() {
     }
 }
 
-/// Readers come and go all the time, more than a word counts, and writers in between: each write is seen whole, by
-/// whoever reads, and none waits for ever.
+/// Readers come and go all the time, more than a word counts, and writers in between: each reader sees each write
+/// whole, and none waits for ever.
 #[test]
 fn writers_come_through_between_crowds() {
     const THREADS: usize = 8;

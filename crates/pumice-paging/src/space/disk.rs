@@ -132,7 +132,7 @@ impl Disk {
         let Some(transit) = task.begin_swap_out(page) else { return false };
         let from = task.space().tables.source.bytes(transit.page().frame);
         let mut copy = [0; FRAME_SIZE];
-        // SAFETY: a frame's memory can be read whoever has it. A model's threads run one at a time, and other tests
+        // SAFETY: a frame's memory can be read under any owner. A model's threads run one at a time, and other tests
         // have no second thread while they do this.
         unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
         meanwhile();

@@ -58,7 +58,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
         }
     }
 
-    /// Fetches the line at an offset of the page ahead of who reads it, if the page is in memory. Waiting
+    /// Fetches the line at an offset of the page ahead of its reader, if the page is in memory. Waiting
     /// for one line at a time leaves most of memory's bandwidth unused.
     #[inline(always)]
     pub fn fetch(&self, offset: usize) {

@@ -76,14 +76,14 @@ pub enum VmError {
     /// The page may not be accessed so.
     #[error("the page may not be {1}: {0}")]
     Denied(Place, Access),
-    /// A guard of somebody's stands against it.
+    /// Another guard excludes it.
     #[error("the page is held by another guard: {0}")]
     Busy(Place),
     /// The page is in swap, and the space has no swap.
     #[error("the page is in swap, and there is no swap to read it from: {0}")]
     NotResident(Place),
-    /// The page can't be read back from swap.
-    #[error("the page can't be read back from where it was paged out to: {0}")]
+    /// The page can't be read back from swap, or from its file.
+    #[error("the page can't be read back from its backing store: {0}")]
     ReadFailed(Place),
     /// No frames for the page at this address, or for its tables.
     #[error("no frames are left for the page at {0}")]
@@ -94,19 +94,19 @@ pub enum VmError {
     /// No bytes, or more than there are addresses after the start.
     #[error("no range of addresses of this space: {0}")]
     BadRange(Extent),
-    /// So many bytes have no place among the addresses of the space. A thread that was the last in a region keeps that
-    /// one's addresses, though it is unmapped, until it uses the space again or leaves it.
+    /// So many bytes have no place among the addresses of the space. The last thread in an unmapped region keeps the
+    /// region's addresses until it uses the space again or leaves it.
     #[error("no {0} bytes of addresses are free side by side")]
     OutOfAddresses(usize),
-    /// The space has no room to note another region or thread.
-    #[error("the space has no room to note another {0}")]
+    /// The space has no room for a record of another region or thread.
+    #[error("the space has no room for a record of another {0}")]
     OutOfRecords(&'static str),
-    /// Reclaim of a space by another pager than its own, which could not find again what goes.
-    #[error("the space's pages go by another pager: attach it to the one that its frames were made with")]
+    /// Reclaim of a space by another pager than its own, which could not find evicted pages again.
+    #[error("the space has another pager: attach it to the one that its frames were made with")]
     OtherPager,
     /// Reclaim of a space on another zone than those of the spaces that are attached already: records of frames go by
     /// their numbers.
-    #[error("the reclaim is another zone's: a zone has one of its own")]
+    #[error("the reclaim belongs to another zone; each zone has its own")]
     OtherZone,
     /// The thread holds as many regions as it can.
     #[error("the thread holds {0} regions already, as many as it can")]

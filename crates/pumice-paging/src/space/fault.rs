@@ -1,8 +1,8 @@
 //! The fault path: `handle_mm_fault` without a lock.
 //!
-//! Find the granule and hold its VMA, walk, install what tables are missing, then go by the page's
-//! word: each step below is one compare-and-swap from what was read to what it should be, and starts
-//! over when the word has become another. The loser gives its frame back, still zeroed.
+//! Find the granule and hold its VMA, walk, install missing tables, then go by the page's
+//! word: each step below is one compare-and-swap from the word that was read, and starts over when the word has
+//! changed. The loser gives its frame back, still zeroed.
 //!
 //! The frame comes from the thread's list (`List::get_zeroed` of [`mem_map`](super::mem_map)), which is filled from the
 //! processor's (`Pcp::get` of `pumice_frames::frame`), and that from the block that the processor has reserved
@@ -26,7 +26,7 @@ use pumice_frames::sys::lock::Backoff;
 use pumice_frames::sys::thread;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
-/// How often who waits for a page looks before it sleeps: 50 to 100 µs. A guard lasts less, mostly; a page that another
+/// Polls before a thread that waits for a page sleeps: 50 to 100 µs. A guard lasts less, mostly; a page that another
 /// thread reads takes longer. ([`Backoff`] is for locks too, which are held for less, and does not sleep.)
 const WAITS_AWAKE: u32 = 192;
 /// How long it then sleeps, and up to how many times as long when it finds that it has to go on.
@@ -258,7 +258,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// From nothing: the zero page for reading, a frame for writing. `Err` with what is there instead.
+    /// From nothing: the zero page for reading, a frame for writing. `Err` with the entry that is there instead.
     fn install(
         &self,
         walked: &Walked<'_, F>,
@@ -327,11 +327,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(ops.ptep_cmpxchg(walked.ptep, entry, next).map(|()| next))
     }
 
-    /// Waits for those who hold a page; what its word is then.
+    /// Waits for the holders of a page. Returns its word then.
     ///
     /// # Panics
-    /// In a policy's method, where nothing is held by the access that waits: it may be the caller's own fault that
-    /// holds the page, or that of one who waits for the policy.
+    /// In a policy's method, where nothing is held by the access that waits: the caller's own fault may hold the page,
+    /// or the fault of a thread that waits for the policy.
     #[cold]
     #[inline(never)]
     pub(super) fn wait(
@@ -377,7 +377,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let old = entry.frame();
         // Acquire: pairs with `unshare`; the other spaces' use of the frame is over.
         let is_shared = || sharers_in(tables.source.sharers(old).load(Ordering::Acquire)) != 0;
-        // Before the page is held: for a frame others' code may run that waits for who waits for this page.
+        // Before the page is held: getting a frame may call others' code, such as a shrinker, which may wait for a
+        // thread that waits for this page.
         let mut copy = match is_shared() {
             true => Some(self.get_any().ok_or(Trap::OutOfFrames)?),
             false => None,
@@ -472,7 +473,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.give_up(doomed);
     }
 
-    /// Gives up what an entry had that is gone now.
+    /// Gives up the frame or the place of an entry that is gone now.
     pub(super) fn give_up(&self, entry: Entry) {
         if entry.has_frame() && entry.frame() != self.space.tables.source.zero_page() {
             self.put_frame(entry.frame(), entry.cow());

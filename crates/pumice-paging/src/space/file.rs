@@ -1,4 +1,4 @@
-//! Pages of files: what a page cache needs of a space beyond what anonymous memory does.
+//! Pages of files: operations of a space that a page cache needs and anonymous memory does not.
 //!
 //! A region of a file is as any other, but that its pages begin as shadows (number 0): they are elsewhere, and the
 //! pager knows where. So a fault finds nothing new, and frames for them need not be zeroed. This adds reads that begin
@@ -208,8 +208,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
     }
 
-    /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is,
-    /// and one whose transit somebody has begun who is going to find it dirty.
+    /// Says of pages that are dirty which they are, in the order of their numbers. A page that is held for writing is,
+    /// and a page in transit that will be found dirty.
     pub(crate) fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
         let ops = &self.space.tables.ops;
         self.scan(pages, |page, ptep| {

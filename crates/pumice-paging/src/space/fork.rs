@@ -1,9 +1,9 @@
 //! `fork`: a space with the same regions and pages, each frame shared until one side writes to it.
 //!
-//! The child is nobody's while it is made. In the parent, faults go on: each page is shared at an instant,
-//! under a latch for reading, so that a page that is being written is waited for, and nobody copies or frees
-//! the frame between its count going up and its entry saying that it is shared. A write to the parent beside the call
-//! is in the child or not, page by page.
+//! The child is nobody's while it is made. In the parent, faults go on. Each page is shared at an instant, under a
+//! latch for reading. So `fork` waits for a page that is being written, and nobody copies or frees the frame between
+//! its count going up and its entry saying that it is shared. A write to the parent beside the call is in the child or
+//! not, page by page.
 //!
 //! Nothing is read for it: of a page in swap both entries name the slot, which counts them ([`Pager::share`]). Only
 //! where a pager can't do that, pages come in first.
@@ -57,7 +57,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
             };
             for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
                 let Some(from) = parent.tables.middle(granule) else { continue };
-                // Relaxed: only who holds the lock writes it. A region that is retired has none.
+                // Relaxed: only the lock's holder writes it. A region that is retired has none.
                 let id = from.vma.load(Ordering::Relaxed);
                 let Some(vma) = parent.vma(id) else { continue };
                 if child.tables.middle(granule).is_none() {
@@ -71,7 +71,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                 }
                 let to = child.tables.middle(granule).ok_or_else(|| no_frames(granule))?;
                 let mut pmd = parent.tables.ops.ptep_get(from.pmdp);
-                // Frames are shared one by one. Only who holds the lock changes it otherwise.
+                // Frames are shared one by one. Only the lock's holder changes it otherwise.
                 while pmd.state() == State::Present {
                     self.split(from, pmd).map_err(|_| no_frames(granule))?;
                     pmd = parent.tables.ops.ptep_get(from.pmdp);

@@ -30,8 +30,7 @@ impl<F> Clone for LastWalk<F> {
 }
 impl<F> Copy for LastWalk<F> {}
 
-/// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
-/// populated at once last.
+/// A thread's last faults: the next page of a sequence, and how many pages were populated at once last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prefault {
     pub next: usize,

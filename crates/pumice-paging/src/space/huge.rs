@@ -1,9 +1,9 @@
 //! Huge pages: one entry of the middle level for a whole granule, of frames side by side.
 //!
-//! A region asks for them ([`Task::map_huge`]). The first write to a granule that the region fills takes a block of
-//! the zone if there is a free one that is zeroed, and memory is not short without it; else, and if the granule was
-//! read first, its pages come one by one as everywhere. That is the whole policy: nothing is cleared, moved or
-//! collapsed to make a huge page, so it never costs more than small ones.
+//! A region asks for them ([`Task::map_huge`]). The first write to a granule that the region fills takes a block of the
+//! zone, if a zeroed one is free and memory is not short without it. Otherwise, and if the granule was read first, its
+//! pages come one by one as everywhere. That is the whole policy: nothing is cleared, moved or collapsed to make a huge
+//! page, so it never costs more than small ones.
 //!
 //! A huge page has one word, and latches and versions are of pages. So it serves callers that need no word of the
 //! page's own ([`Task::fault`], [`super::Region::translate`]), and is *split* for those that do: a guard, an optimistic
@@ -64,7 +64,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// Installs a huge page, if a block can be had: the entry, or what is there instead.
+    /// Installs a huge page, if there is a block. Returns the entry, or the one that is there instead.
     #[cold]
     #[inline(never)]
     fn install_huge(

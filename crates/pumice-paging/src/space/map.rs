@@ -1,4 +1,4 @@
-//! `map`, `unmap`, `protect`: what those do who hold the `mmap_lock`.
+//! `map`, `unmap`, `protect`: the operations under the `mmap_lock`.
 //!
 //! All of them work granule by granule, and in each either on the word of the 2 MiB or on those of its
 //! pages: one atomic operation for each, beside faults that go on.
@@ -92,7 +92,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         result
     }
 
-    /// Changes what may be done with whole pages. Guards that are there keep what they have.
+    /// Changes the rights of whole pages. Guards that are there keep what they have.
     ///
     /// # Errors
     /// As [`Task::unmap`], and [`VmError::Unmapped`] for the first page that is. Pages before it have changed then.
@@ -148,7 +148,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ) -> core::result::Result<(), Stop> {
         let nothing = change.on_nothing(part.start);
         let Some(middle) = self.space.tables.middle(granule) else { return nothing };
-        // Relaxed: only who holds the lock writes it.
+        // Relaxed: only the lock's holder writes it.
         let id = middle.vma.load(Ordering::Relaxed);
         let Some(vma) = self.space.vma(id) else { return nothing };
         let own = vma.pages_in::<F>(granule);
@@ -203,7 +203,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         loop {
             let pmd = tables.ops.ptep_get(middle.pmdp);
             match pmd.state() {
-                // SAFETY: only who holds the lock frees tables.
+                // SAFETY: only the lock's holder frees tables.
                 State::Table => return Ok(Changed::Not(unsafe { tables.leaf(pmd) })),
                 State::Absent | State::Present if part == own => {
                     if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, change(pmd)).is_ok() {

@@ -63,7 +63,7 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         }
     }
 
-    /// With a pager, which takes pages out of spaces and brings them back.
+    /// With a pager, which evicts pages of spaces and brings them back.
     #[must_use]
     pub fn with_pager(self, pager: &'z dyn Pager) -> MemMap<'z, M, L> {
         // The old map gives nothing back when it is dropped here: the new one has it all.
@@ -81,8 +81,8 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         Frames { base, map: self, pager: self.pager, reclaim }
     }
 
-    /// The frames, for a space that has a pager of its own: its pages are copies of something else than those of other
-    /// spaces. Reclaim of a zone is one: pagers of spaces on it belong to the same.
+    /// The frames, for a space with a pager of its own, and so with another backing than other spaces. A zone has one
+    /// reclaim, which all pagers of spaces on it share.
     pub fn frames_of<'m>(&'m self, pager: &'m dyn Pager) -> Frames<'m, M, L> {
         Frames { pager: Some(pager), reclaim: pager.zone(), ..self.frames() }
     }
@@ -150,7 +150,7 @@ impl<'m, M: Memory, L: Budget> Frames<'m, M, L> {
     }
 }
 
-// SAFETY: `base` is an address; whose the memory there is, the ledger says.
+// SAFETY: `base` is an address; the ledger says who owns the memory there.
 unsafe impl<M: Memory, L: Budget + Sync> Send for Frames<'_, M, L> {}
 // SAFETY: as above.
 unsafe impl<M: Memory, L: Budget + Sync> Sync for Frames<'_, M, L> {}
@@ -254,7 +254,7 @@ const LIST_FRAMES: usize = 32;
 /// The most that a list holds: frames to give out, as many that were put back, and one zeroed.
 const MOST_LISTED: usize = 2 * LIST_FRAMES + 1;
 /// No other thread gets at the list of a thread that sleeps. So all lists together hold a 16th of the zone at
-/// most, as much as lies under the low watermark by default; where there are too many threads for that, each takes
+/// most, as much as lies below the low watermark by default; where there are too many threads for that, each takes
 /// frames and gives them back one by one.
 const ZONE_TO_LISTS: usize = 16;
 
@@ -269,7 +269,7 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
 }
 
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
-    /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
+    /// Whether frames may be taken of the zone now. The reserve is for reclaiming threads.
     fn admits(&self, gfp: Gfp, frames: usize) -> bool {
         self.frames.reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames))
     }
@@ -333,7 +333,7 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         }
     }
 
-    /// A frame that reads as zeros, whatever it was.
+    /// A frame that reads as zeros, cleared if necessary.
     #[cold]
     #[inline(never)]
     fn clear(&self, frame: Pfn) -> Pfn {

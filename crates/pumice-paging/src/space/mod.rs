@@ -4,8 +4,9 @@
 //! frames of a zone, found by walking its tables. A thread that uses a space enters it, and then has a [`Task`].
 //! Through that it maps, faults, and holds regions ([`Region`]), whose pages it reads and writes by guards.
 //!
-//! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
-//! - `task`: a thread in a space; `history`: its records of its last faults; [`rss`]: its counts, and what it holds.
+//! - [`mem_map`]: the parts that spaces on one zone share; [`zonelist`]: frames of several zones.
+//! - `task`: a thread in a space; `history`: its records of its last faults; [`rss`]: its counts, and the regions and
+//!   pages it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
 //! - `crowd`: very many readers of a page.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
@@ -48,8 +49,8 @@
 //!
 //! *VMAs* are numbered. The number stands beside the middle level's entry, for each 2 MiB, and a region
 //! starts at such a granule and has its granules to itself. Finding the VMA of an address is part of
-//! the walk: no tree, no list. Those who map hold a lock of their own ([`VmSpace`]'s `mmap_lock`),
-//! which no fault takes.
+//! the walk: no tree, no list. Threads that map hold a lock of their own ([`VmSpace`]'s `mmap_lock`), which no fault
+//! takes.
 //!
 //! *Tables of pages* are freed when all of their region is unmapped, and somebody may still be in them.
 //! A thread that walks into a table has first said so, in its own record: the number of the VMA, as a hazard
@@ -146,9 +147,9 @@ pub const DEFAULT_PREFAULT_PAGES: usize = 16;
 /// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: a line that takes
 /// 100 to 200 ns to come is then there.
 pub const DEFAULT_FETCH_AHEAD: usize = 16;
-/// `page_cluster` until told otherwise: 32 pages, as many as leave together, which on the devices of today takes hardly
-/// longer to read than one. (The kernel has 3, for disks whose heads moved, and reads what it was not asked for; here
-/// nothing is read ahead that is not in order.)
+/// `page_cluster` until told otherwise: 32 pages, as many as leave together, which today's devices read hardly slower
+/// than one. (The kernel has 3, for disks whose heads moved, and reads neighbours of any page; here only pages in order
+/// are read ahead.)
 pub const DEFAULT_PAGE_CLUSTER: usize = 5;
 
 /// See the module's top.
@@ -159,7 +160,7 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     tables: Tables<F, T>,
     records: TaskRecords<F>,
     vmas: Vmas<F>,
-    /// Taken by whoever maps, unmaps, protects or forks; never by a fault. It comes before the
+    /// Taken to map, unmap, protect or fork; never by a fault. It comes before the
     /// locks of the zone, of which there are none, and before that of [`crate::page_table::Emulated`].
     ///
     /// In cache lines of its own: faults read what would lie beside it.
@@ -222,7 +223,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     }
 
     /// How many pages a sequence of faults populates at once at most: batches double up to that.
-    /// With 1 there is no prefaulting; more than the 512 pages of a table is as those.
+    /// With 1 there is no prefaulting; more than the 512 pages of a table counts as 512.
     pub fn set_prefault(&self, pages: usize) {
         self.prefault_pages.store(pages.clamp(1, F::ENTRIES), Ordering::Relaxed);
     }

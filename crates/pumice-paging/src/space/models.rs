@@ -242,7 +242,7 @@ fn swap_out(task: &Task<'_, Model, impl TableOps>, address: usize) -> bool {
     disk.swap_out(task, address / PAGE, Evicted::Swapped)
 }
 
-/// Adds to a word under a guard for writing: what a lost update would show in.
+/// Adds to a word under a guard for writing, which would show a lost update.
 pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
     let region = task.region(address)?;
     let page = (address - region.start()) / PAGE;

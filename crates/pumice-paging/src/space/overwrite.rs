@@ -1,8 +1,8 @@
-//! Pages of files that are written whole: nobody needs what was on them.
+//! Pages of files that are written whole: nobody needs their old content.
 //!
 //! A page that is in memory is held for writing, and written over. One that is not is claimed as for reading, but is
 //! not read: it gets a frame of unknown content, which is filled before the page's word names it. So the device is not
-//! asked, the frame is not zeroed, and nobody sees what was in it. Threads that want the page meanwhile wait.
+//! asked, the frame is not zeroed, and nobody sees its old content. Threads that want the page meanwhile wait.
 
 use super::error::Trap;
 use super::fault::Walked;
@@ -17,7 +17,7 @@ use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
 use pumice_frames::sys::copy::copy_to_cold;
 
 impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
-    /// Makes all of a page what `bytes` are, and returns a guard of it, without waiting for those of others; and
+    /// Makes all of a page equal to `bytes`, and returns a guard of it, without waiting for those of others; and
     /// whether the page was clean before. Of a page that is not in memory it is asked, when nobody else gets at it any
     /// more, whether it is there at all.
     ///

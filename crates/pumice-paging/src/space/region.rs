@@ -1,6 +1,6 @@
 //! A region that a thread holds, and the ways to its bytes.
 //!
-//! | way | cost | what it promises |
+//! | way | cost | guarantee |
 //! |---|---|---|
 //! | [`Region::translate`] | two loads | where the page was a moment ago |
 //! | [`Region::read_optimistic`] | four loads | words that were on the page together at one instant |
@@ -83,7 +83,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(Region { task: self, place, first_page, pages, middle, source: tables.source })
     }
 
-    /// Copies what is at an address, each page of it as it was at one instant.
+    /// Copies the bytes at an address, each page of them as it was at one instant.
     ///
     /// # Errors
     /// As [`Task::fault`], for the first page that can't be read; those before it are copied.
@@ -106,7 +106,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(())
     }
 
-    /// Writes what is to be at an address, each page of it at one instant.
+    /// Writes bytes at an address, each page of them at one instant.
     ///
     /// # Errors
     /// As [`Task::fault`], for the first page that can't be written; those before it are written.
@@ -314,8 +314,8 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// them from, again if somebody wrote to the page meanwhile, and its last result is returned. Pages that were never
     /// touched are faulted in for reading.
     ///
-    /// The bytes that `read` sees may be torn when it will be called again: it must not believe it before
-    /// this returns. It may use the page by other ways meanwhile, and the last words it is given may be a copy.
+    /// The bytes that `read` sees may be torn when it will be called again: it must not rely on them before this
+    /// returns. It may use the page by other ways meanwhile, and the last words it is given may be a copy.
     ///
     /// # Errors
     /// As [`Task::fault`].
@@ -331,7 +331,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         }
     }
 
-    /// As [`Region::read_optimistic`], of a page that is in memory and not written to all the while.
+    /// As [`Region::read_optimistic`], of a page that stays in memory and unchanged during the call.
     #[doc(hidden)]
     #[inline(always)]
     pub fn read_optimistic_at_once<R>(
@@ -372,7 +372,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     #[cold]
     #[inline(never)]
     fn mark_accessed(&self, ptep: &AtomicU64, entry: Entry) {
-        // Where it changes meanwhile, the next who reads it marks it.
+        // Where it changes meanwhile, the next reader marks it.
         let _ = self.task.space.tables.ops.ptep_cmpxchg(ptep, entry, entry.with_accessed(true));
     }
 
@@ -424,8 +424,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         }
     }
 
-    /// A guard of a page that can be used as it is, and of which nobody has another that stands
-    /// against it.
+    /// A guard of a page that can be used as it is, and that no other guard excludes.
     #[inline(always)]
     fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
         self.latch_at_once(self.look(page)?.ptep, access)
@@ -525,7 +524,7 @@ impl<'p> Words<'p> {
     #[inline]
     pub fn load(self, index: usize) -> u64 {
         let word = self.words.as_ptr().cast::<u64>().wrapping_add(index % Self::COUNT);
-        // SAFETY: the word lies within a frame, whose memory stays readable whoever has it. Volatile:
+        // SAFETY: the word lies within a frame, whose memory stays readable under any owner. Volatile:
         // it is loaded once, whole. The page's entry says, behind a fence, whether it is good.
         unsafe { word.read_volatile() }
     }

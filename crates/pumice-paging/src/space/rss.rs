@@ -1,4 +1,4 @@
-//! A thread's record in a space, which others only read: its resident pages and what it holds.
+//! A thread's record in a space, which others only read: its resident pages and its holds.
 //!
 //! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
 //! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the first. The
@@ -36,7 +36,7 @@ const COUNTS: usize = 1;
 /// The second cache line. Before it are the words for accesses in the middle of another one, which are rare.
 const HOLDS: usize = 8;
 
-/// The meaning of a record's word: what is held.
+/// The meaning of a record's word: a hold on addresses or on a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hold {
     /// For addresses, by an access in the middle of so many others.

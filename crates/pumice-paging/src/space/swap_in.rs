@@ -5,9 +5,9 @@
 //! kernel's `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page
 //! only.
 //!
-//! A page that is read is claimed in its word, whoever wants it, so it is read once, and other threads that meet it
-//! wait. Its slot stays its own until the read is over, also if it is unmapped meanwhile: else it would be read from
-//! what has become another page's, and that looks like a device that loses bytes.
+//! A page that is read is claimed in its word, so it is read once, and other threads that meet it wait. Its slot stays
+//! its own until the read is over, also if it is unmapped meanwhile: else the read could get another page's bytes,
+//! which looks like a device that loses bytes.
 
 use core::ptr::NonNull;
 
@@ -64,7 +64,7 @@ impl Use {
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
-    /// A fault has met a page that is not in memory: what its word is then.
+    /// A fault has met a page that is not in memory. Returns its word afterwards.
     #[cold]
     #[inline(never)]
     pub(super) fn swap_in(
@@ -82,7 +82,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             // Another thread reads it.
             return self.wait(walked, latch, backoff);
         }
-        // First: for a frame others' code may run that waits for who waits for this page.
+        // First: getting a frame may call others' code, such as a shrinker, which may wait for a thread that waits for
+        // this page.
         let frame = self.get_any().or_else(|| self.get_reserved()).ok_or(Trap::OutOfFrames)?;
         let claimed = entry.with_latch(EXCLUSIVE);
         if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, claimed) {

@@ -1,6 +1,6 @@
 //! Pages that are not in memory: how they leave, and how a fault brings them back.
 //!
-//! A [`Pager`](crate::page_table::pager::Pager) is what reclaim is to spaces. It is told of pages that came
+//! A [`Pager`](crate::page_table::pager::Pager) is how spaces call reclaim. It is told of pages that came
 //! in, in batches, chooses some to go, writes them out, and reads them when a fault meets them. Without one
 //! (`MemMap::with_pager`) nothing of this is done, and a fault pays one predicted branch for it.
 //!
@@ -167,13 +167,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         0
     }
 
-    /// Begins to take a page out: `None` if it has no frame of its own, somebody has a guard of it, or it was taken
-    /// back from whoever began before and has not ended that. From here on it can't be written before a fault brings
-    /// it back, which ends this.
+    /// Begins to evict a page: `None` if it has no frame of its own, somebody has a guard of it, or it was taken
+    /// back from a thread that began before and has not ended that. From here on it can't be written before a fault
+    /// brings it back, which ends this.
     ///
     /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are, and they can be read until this is
-    /// ended or cancelled, whoever has the frame by then. Writes by a pointer of [`Task::fault`] may come meanwhile
-    /// and are lost; a guard is there for that.
+    /// ended or cancelled, even if the frame has another owner by then. Writes by a pointer of [`Task::fault`] may come
+    /// meanwhile and are lost; a guard is there for that.
     pub(crate) fn begin_swap_out(&self, page: usize) -> Option<Transit> {
         let walked = self.walk_if_there(page)?;
         let tables = &self.space.tables;
@@ -195,7 +195,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.end_transit(&transit);
             return None;
         }
-        // Shared frames are more than this space's to take out. Acquire: pairs with `unshare`.
+        // Shared frames belong to other spaces, too, and are not evicted. Acquire: pairs with `unshare`.
         let sharers = || sharers_in(tables.source.sharers(entry.frame()).load(Ordering::Acquire));
         if entry.cow() && sharers() > 0 {
             self.cancel_swap_out(transit);
@@ -230,7 +230,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// As [`Task::end_swap_out`], of a page that is read back by what `note` notes of its bytes. It has gone by then,
-    /// so nobody can write it, and its word is claimed as by who reads it, so nobody reads it before. `note` uses no
+    /// so nobody can write it, and its word is claimed as by a reader, so nobody reads it before. `note` uses no
     /// task.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         walked.is_some_and(|walked| self.change_word_if_still(&walked, transit, change).is_some())
     }
 
-    /// As [`Task::change_if_still`], of a page whose word is there: what that is now.
+    /// As [`Task::change_if_still`], of a page whose word is there. Returns its word now.
     fn change_word_if_still(
         &self,
         walked: &Walked<'_, F>,
@@ -316,7 +316,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         None
     }
 
-    /// Lets others have the frames of pages that this task has taken out: it gathers some of them.
+    /// Lets other threads have the frames of pages that this task has evicted: it gathers some of them.
     pub fn give_frames_back(&self) {
         self.with_list(|list| list.flush());
     }
@@ -337,7 +337,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         })
     }
 
-    /// Gives up what is kept elsewhere of a page that is gone now.
+    /// Gives up the place of a page that is gone now.
     pub(super) fn give_up_evicted(&self, entry: Entry) {
         if let Some(from) = Evicted::of(entry) {
             self.count(Counter::Swap, -from.in_swap());

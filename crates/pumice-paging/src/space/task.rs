@@ -16,7 +16,7 @@ use pumice_io::sync::atomic::{fence, Ordering};
 /// Times that a frame of the reserve is asked for, where others have them all.
 const RESERVE_TRIES: u32 = 2;
 
-/// A thread's part in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
+/// A thread's part in a [`VmSpace`]: its list of frames, its counts, its holds, and how its faults
 /// have gone so far. One thread uses it at a time; a thread has as many as it likes.
 ///
 /// When it is dropped, its frames go back to the zone and its counts stay with the space.
@@ -27,7 +27,7 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     list: UnsafeCell<F::List>,
     /// Flags for reclaim on behalf of its requests.
     gfp: Cell<Gfp>,
-    /// Whether there is a pager, which wants to know what came in.
+    /// Whether there is a pager, to which new pages are reported.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
     /// The VMA that is held for addresses, as the record says at `level`; only this thread writes that.
@@ -82,7 +82,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     /// While the scope lasts, reclaim does no more for this task's accesses than `allowed`, as the kernel's
     /// `memalloc_noio_save` has it: with [`Gfp::NOIO`] no I/O is begun for them, with [`Gfp::NOWAIT`] they wait for
     /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the other
-    /// way round: with it they may use the frames that are kept back, and nothing is reclaimed for them. It is for code
+    /// way round: with it they may use the reserve, and nothing is reclaimed for them. It is for code
     /// that gives more memory back than it takes. In a space over several zones [`Gfp::within`] names those that frames
     /// may come from.
     pub fn gfp_scope(&self, allowed: Gfp) -> GfpScope<'_, 's, F, T> {
@@ -134,7 +134,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         zone.and_then(|zone| self.let_others_run(|| reclaim(zone))).unwrap_or(false)
     }
 
-    /// A frame of those that are kept back, for a page that is to come from swap: its slot is free then, and another
+    /// A frame of the reserve, for a page that is to come from swap: its slot is free then, and another
     /// can go. So it goes on where swap and memory are full.
     #[cold]
     #[inline(never)]

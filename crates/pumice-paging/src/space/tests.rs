@@ -1,4 +1,4 @@
-//! Spaces over a real zone: what each call does, and that no frame is lost.
+//! Spaces over a real zone: the effect of each call, and that no frame is lost.
 
 use std::vec::Vec;
 

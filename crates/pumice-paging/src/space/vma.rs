@@ -1,6 +1,6 @@
-//! Which addresses are whose: records of regions, and the search for room.
+//! VMAs: the records of regions, and the search for room.
 //!
-//! All of it is done by who holds the `mmap_lock`; only a record's extent is read without, by threads
+//! The holder of the `mmap_lock` does all of it; only a record's extent is read without, by threads
 //! that hold the region.
 
 use core::ops::Range;
@@ -55,7 +55,7 @@ impl Vma<'_> {
         self.get(MAPPED)
     }
 
-    /// Counts pages that were unmapped; what is left.
+    /// Counts pages that were unmapped. Returns how many are left.
     #[inline]
     pub fn unmap(self, pages: usize) -> usize {
         let left = self.mapped() - pages;
@@ -241,7 +241,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         state.retired = id;
     }
 
-    /// Frees what was retired and is held by nobody any more.
+    /// Frees retired regions that nobody holds any more.
     pub(super) fn free_retired(&self, state: &mut MapState, put: &mut impl FnMut(Entry)) {
         if state.retired == 0 {
             return;

@@ -1,16 +1,17 @@
 //! Frames of several zones, for spaces over all of them.
 //!
 //! Frames are numbered from each zone's first on ([`Reclaim::first`]), so a number says whose it is. A request is
-//! served from the first of the zones that it may use ([`Gfp::within`]) that has frames above its low watermark; where
-//! none has, `kswapd` of all of these is woken, and the first is asked that has some above min (SPEC E6, and the
+//! served from the first of the zones that it may use ([`Gfp::within`]) that has frames above its low watermark. Where
+//! none has, `kswapd` of all of these is woken, and the first zone with frames above min serves it (SPEC E6, and the
 //! kernel's `get_page_from_freelist`). So a zone is neither filled up nor reclaimed for as long as another one has
 //! room, and one that nobody asks for is left alone. Tables of the upper levels and records come from any.
 //!
 //! Where one zone's numbers end the next one's may begin, at any other address: a range of numbers is a range of memory
 //! within one zone only ([`FrameSource::are_side_by_side`]).
 //!
-//! That a zone is short is what its reclaim last heard, and that its pages were unmapped nobody says. So who passes a
-//! zone over says so ([`Reclaim::passed_over`]), and a zone that has been often looks what is free:
+//! A zone's reclaim knows only the last report of a shortage, and nobody reports that pages were unmapped. So a thread
+//! that passes a zone over says so ([`Reclaim::passed_over`]), and a zone that was passed over often counts its free
+//! frames:
 //!
 //! ```text
 //!   a thread's list    ample or unknown --pressure() is Low--> passed over, 1, 2, ... 64 times --> tells the zone

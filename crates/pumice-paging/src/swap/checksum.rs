@@ -1,8 +1,8 @@
 //! A checksum of a slot's bytes, in 32 bits.
 //!
 //! Two words at a time, by a multiplication of 64 by 64 bits whose halves are put together, as Wang Yi's wyhash does,
-//! in lanes that do not wait for each other. It is no guard against anybody who wants the same sum twice. It costs
-//! what loading the words costs; xxh3 built for any x86-64 took longer, and wants a reference to the bytes.
+//! in lanes that do not wait for each other. It does not resist collisions made on purpose. It costs as much as loading
+//! the words; xxh3 built for any x86-64 took longer, and wants a reference to the bytes.
 //!
 //! It is made of a page that has gone, and that nobody can write any more: while it was written out a fault could have
 //! taken it back.

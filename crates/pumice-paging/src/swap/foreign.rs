@@ -44,7 +44,7 @@ pub enum Foreign {
         offset: u64,
     },
     /// Something that is not.
-    #[error("its byte {offset} is not zero, so somebody may have data there")]
+    #[error("its byte {offset} is not zero, so there may be data")]
     Unknown {
         /// The first such byte that was looked at.
         offset: u64,

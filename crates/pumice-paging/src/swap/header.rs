@@ -8,7 +8,7 @@
 //!  20  4  zero
 //!  24  8  XXH3 of the 24 bytes before it
 //! ```
-//! Numbers are little-endian; the rest is zero. It says that the file may be written to, and nothing of what is in it.
+//! Numbers are little-endian; the rest is zero. It says that the file may be written to, and nothing about its content.
 
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::little_endian::{U32, U64};
@@ -63,8 +63,8 @@ pub enum HeaderError {
     /// It is of a version that is not known.
     #[error("its header is of version {0}, and this pumice writes version 1")]
     Version(u32),
-    /// Its numbers can't be.
-    #[error("its header says what can't be")]
+    /// Its numbers contradict each other.
+    #[error("its header is inconsistent")]
     Numbers,
 }
 

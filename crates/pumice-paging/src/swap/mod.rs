@@ -1,13 +1,13 @@
 //! Pages that are not in memory: slots of a file or a block device.
 //!
-//! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap; [`foreign`]: whose it is
-//!   where there is no header.
-//! - [`slots`]: which slots are taken; [`checksum`]: what their bytes were.
+//! - [`header`]: the content of the first slot's place, so that nothing else is taken for swap; [`foreign`]: the owner
+//!   of an area without a header.
+//! - [`slots`]: the slots that are taken; [`checksum`]: the checksums of their bytes.
 //! - [`mod@backing`]: swap as reclaim and faults see it.
 //!
-//! A [`Swap`] says where a page goes and whether what comes back is what went: of each slot it keeps a checksum, and
-//! what the policy wrote of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is
-//! found in a swap area by the next process: it is a place for this one's pages, no more.
+//! A [`Swap`] says where a page goes, and checks that it comes back unchanged: of each slot it keeps a checksum, and
+//! the policy's note of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is found in
+//! a swap area by the next process: it is a place for this one's pages, no more.
 
 pub mod backing;
 pub mod checksum;
@@ -52,13 +52,13 @@ pub enum SwapError {
         /// The kernel's error.
         errno: Errno,
     },
-    /// Somebody has his pages there.
+    /// The area is in use.
     #[error("{} is in use for swap already; end its user, or give another file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else's.
+    /// It has other content.
     #[error("{0} is no swap area of pumice: {reason}; if nobody needs it: {clearing} {0}", path.display())]
     NotSwap {
         /// The file.
@@ -118,16 +118,16 @@ pub struct Swap {
 
 impl Swap {
     /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device. It must have
-    /// been one before, or be zero wherever somebody may have signed ([`foreign`]).
+    /// been one before, or be zero at all places where file systems and others sign ([`foreign`]).
     ///
     /// # Errors
     /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::InUse`]; [`SwapError::NotSwap`] for
-    /// what has other content; [`SwapError::BadSize`].
+    /// other content; [`SwapError::BadSize`].
     pub fn create(path: &Path, bytes: u64, cached: Cached) -> Result<Swap, SwapError> {
         Swap::make(path, bytes, cached, whose)
     }
 
-    /// As [`Swap::create`], whatever is in the file or on the device: that is lost.
+    /// As [`Swap::create`], without a look at the file or the device: its content is lost.
     ///
     /// # Errors
     /// As there, but for [`SwapError::NotSwap`].

@@ -91,7 +91,7 @@ impl SlotMap {
         is_taken
     }
 
-    /// Gives a slot back, which is free when all have who had it. `false`: it was not taken.
+    /// Drops one reference to a slot; the last one frees it. `false`: it was not taken.
     pub fn put(&mut self, slot: u32) -> bool {
         if !self.is_taken(slot) {
             return false;

@@ -1,7 +1,7 @@
 //! Regions many times larger than their frames, in use by many threads in every way at once: nothing is lost.
 //!
-//! - [`pattern`]: what is in a page, so that a wrong one is seen; a seed that is printed.
-//! - [`scenario`]: threads, what they do, and what must hold.
+//! - [`pattern`]: the content of a page, so that a wrong one is seen; a seed that is printed.
+//! - [`scenario`]: threads, their operations, and the conditions that must hold.
 //! - [`several`]: several spaces under one reclaim, which come and go.
 //! - [`places`]: swap in files, on devices, and where there is no room.
 //!

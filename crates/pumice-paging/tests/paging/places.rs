@@ -191,7 +191,7 @@ fn a_disk_that_fills_up_and_has_room_again() {
 }
 
 /// A device that says of writes that they are done which are not (the kernel's loop device, where its file's disk is
-/// full): whoever reads such a page is told; no page has other bytes than were written.
+/// full): a reader of such a page is told; no page has other bytes than were written.
 #[test]
 fn a_device_that_loses_writes_is_found_out() {
     let tmpfs = match Mounted::mount("full", &["-t", "tmpfs", "-o", "size=4M", "tmpfs"]) {
@@ -236,7 +236,7 @@ fn fill_up(region: &Region<'_, Frames<'_>, Atomic>) -> usize {
         .count()
 }
 
-/// Swap that is too small ends in an error for who wants more, and only for them.
+/// Swap that is too small ends in an error for threads that want more, and only for them.
 #[test]
 fn a_full_swap_leaves_what_is_there() {
     let path = Scratch::new("full-swap");
@@ -249,7 +249,7 @@ fn a_full_swap_leaves_what_is_there() {
                 assert!(version(&guard, page) == Some(1), "{}", describe(&guard, page, 1));
             })
         };
-        // Of two places that a page could be in, memory and swap, one is free when it comes: what is kept back.
+        // Of two places that a page could be in, memory and swap, one is free when it comes: the reserve.
         for page in 0..written {
             check(page).expect("it is somewhere");
         }

@@ -1,4 +1,4 @@
-//! Threads, what they do to one region, and what must hold.
+//! Threads, their operations on one region, and the conditions that must hold.
 //!
 //! All pages are everybody's. A thread that writes a page has looked at it before, under the same guard, and counts its
 //! versions beside it: a page that comes back as it was before its last write is seen as well as one with wrong
@@ -136,7 +136,7 @@ impl Scenario {
             drop(task);
             drop(ending);
             kswapd.join().expect("no panic").expect("a task");
-            // Not before: kswapd counts a page that it took out after the page has gone.
+            // Not before: kswapd counts an evicted page after the page has gone.
             assert_eq!((space.anon_rss(), space.swap_rss()), (0, 0), "all is unmapped");
         });
         drop(space);

@@ -142,8 +142,10 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     };
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         // SAFETY: as the caller promises.
-        if let Some(moved) = unsafe { move_as_one(heap, request, target)? } {
-            outcome = moved;
+        match unsafe { move_as_one(heap, request, target) } {
+            Ok(Some(moved)) => outcome = moved,
+            Ok(None) => {}
+            Err(errno) => outcome = Err(errno),
         }
     }
     // Of several mappings some may have moved: then it is known which.

@@ -25,7 +25,7 @@ enum Who {
     Group(u32),
 }
 
-/// Some that may lease.
+/// A user or a group that may lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     who: Who,
@@ -96,7 +96,7 @@ fn look_up<T>(
     }
 }
 
-/// The rules in their order; the first that fits somebody holds.
+/// The rules in their order; the first that fits a client holds.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     rules: Vec<Rule>,

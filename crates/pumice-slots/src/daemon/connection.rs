@@ -1,4 +1,4 @@
-//! One client: what it asks for, waits for and has.
+//! One client: its requests, its waits and its leases.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -49,7 +49,7 @@ pub struct Wait {
     pub until: Instant,
 }
 
-/// A slot that somebody has.
+/// A leased slot.
 #[derive(Debug)]
 pub struct Lease {
     /// Its number.
@@ -70,7 +70,7 @@ pub struct Lease {
 pub enum Heard {
     /// It will.
     Yes,
-    /// It is gone, or does not read what it asked for.
+    /// It is gone, or does not read its answers.
     No,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Hands over what was leased.
+    /// Hands over the leased slot.
     pub fn grant(&self, reply: &Reply, file: &SlotFile) -> Heard {
         use std::os::fd::AsFd;
         match socket::send(&self.socket, &reply.encode(), Some(file.as_fd())) {

@@ -69,7 +69,7 @@ fn take_lock(folder: &Folder) -> Result<File, ServeError> {
         let user = status.st_uid;
         if user != geteuid().as_raw() {
             return Err(ServeError::usage(format!(
-                "{shown} belongs to user {user}, who could keep this daemon from starting; remove it, or name \
+                "{shown} belongs to user {user}, which could keep this daemon from starting; remove it, or name \
                  another folder with --dir"
             )));
         }
@@ -94,14 +94,14 @@ fn take_lock(folder: &Folder) -> Result<File, ServeError> {
         unlinkat(folder, LOCK, AtFlags::empty()).map_err(failed)?;
     }
     let shown = folder.path().display();
-    Err(ServeError::system(format!("others keep replacing the lock in {shown}; end them")))
+    Err(ServeError::system(format!("other processes keep replacing the lock in {shown}; end them")))
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Nothing is followed, and nothing is waited for, whatever lies there.
+/// Follows no link, and waits for no file of any kind.
 fn open_lock(folder: &Folder) -> Result<File, ServeError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -132,7 +132,7 @@ fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
         )
     } else if is_loose {
         format!(
-            "another pumice serve (process {pid}) has {shown}, or somebody who may read {shown}/{LOCK} has \
+            "another pumice serve (process {pid}) has {shown}, or a user that may read {shown}/{LOCK} has \
              locked it: if no daemon runs, remove it; else give this one a folder of its own with --dir, and \
              --socket"
         )

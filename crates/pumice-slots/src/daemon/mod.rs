@@ -3,25 +3,25 @@
 //! | module | contents |
 //! |---|---|
 //! | [`plan`] | the configuration |
-//! | [`allow`] | who may lease, and how much |
-//! | [`subordinate`] | whose a subordinate user number is |
+//! | [`allow`] | the users and groups that may lease, and their quotas |
+//! | [`subordinate`] | the owner of a subordinate user number |
 //! | [`directory`] | the daemon's folder: one daemon in each |
 //! | [`listener`] | the socket, or systemd's; the clients that connect |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
-//! | [`turns`] | whose turn it is among users that wait |
+//! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
 //! | [`room`] | whether there is memory for another slot |
-//! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
+//! | [`reaper`] | the threads that truncate ended slots and close descriptors that clients sent |
 //! | [`server`] | the event loop |
-//! | [`connection`] | one client: what it asks, waits for and has |
-//! | [`census`] | what is counted |
+//! | [`connection`] | one client: its requests, its waits and its leases |
+//! | [`census`] | the counts |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
-//! | [`notify`] | what systemd is told |
+//! | [`notify`] | messages to systemd |
 //!
 //! One thread has all state and never waits for a client. It reads what has come, a message of each connection at a
-//! time, and disconnects clients that do not read their answers. Other threads do whatever may take long
-//! (populating, truncating, closing what a client sent), and report over a channel.
+//! time, and disconnects clients that do not read their answers. Other threads do all work that may take long
+//! (populating, truncating, closing descriptors that a client sent), and report over a channel.
 
 mod allow;
 mod census;

@@ -26,7 +26,7 @@ impl Notify {
         Notify { to: socket.zip(address) }
     }
 
-    /// Tells it; that it is deaf is nobody's fault.
+    /// Sends it a state. Errors are ignored.
     pub fn say(&self, state: &str) {
         if let Some((socket, address)) = &self.to {
             let _ = socket.send_to_addr(state.as_bytes(), address);

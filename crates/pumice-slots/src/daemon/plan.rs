@@ -1,4 +1,4 @@
-//! The plan of a daemon: what it keeps, and for whom.
+//! The plan of a daemon: the slots that it keeps, and the users that may lease them.
 
 use std::path::PathBuf;
 use std::time::Duration;

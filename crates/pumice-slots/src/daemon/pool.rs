@@ -1,5 +1,5 @@
-//! The slots: classes of one size and kind, what of them is ready, leased and waited for, and which is
-//! to be populated next. It touches no file and no clock, so tests drive it by hand.
+//! The slots: classes of one size and kind, the counts of ready, leased and awaited ones, and the one to populate next.
+//! It touches no file and no clock, so tests drive it by hand.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub struct Key {
     pub node: Option<u32>,
 }
 
-/// A populated slot that nobody has.
+/// A populated slot that is not leased.
 #[derive(Debug)]
 pub struct ReadySlot {
     /// Its file.
@@ -60,8 +60,8 @@ pub struct Class {
 }
 
 impl Pool {
-    /// Changes what is wanted. Slots that are too many go at once if they are ready, else when their leases
-    /// end. Returns what is to be ended.
+    /// Changes the number of slots. Surplus slots go at once if they are ready, else when their leases end. Returns the
+    /// slots to end.
     pub fn configure(&mut self, wanted: &[(Key, u32)]) -> Vec<ReadySlot> {
         for class in &mut self.classes {
             class.wanted = 0;
@@ -136,7 +136,7 @@ impl Pool {
         Some(slot)
     }
 
-    /// Whether a ready slot is there that somebody may not have now, as it has ended its share of them.
+    /// Whether a ready slot is there that the client may not have now, as it has ended its share of them.
     pub fn holds_back(&self, key: Key, taker: Taker) -> bool {
         let class = self.classes.iter().find(|class| class.key == key);
         class.is_some_and(|class| {
@@ -144,14 +144,14 @@ impl Pool {
         })
     }
 
-    /// Somebody waits for a slot of the class.
+    /// Adds a client that waits for a slot of the class.
     pub fn wait(&mut self, key: Key, token: Token, taker: Taker) {
         if let Some(class) = self.class_mut(key) {
             class.waiting.push(token, taker);
         }
     }
 
-    /// Somebody waits no more.
+    /// Removes a waiting client.
     pub fn forget(&mut self, key: Key, token: Token) {
         if let Some(class) = self.class_mut(key) {
             class.waiting.remove(token);
@@ -192,8 +192,8 @@ impl Pool {
         self.drop_unused();
     }
 
-    /// The class of which a slot should be populated next, which is noted as begun: the one that lacks most
-    /// of what it should have, else the smaller.
+    /// The class of which a slot should be populated next, which is noted as begun: the one that lacks the largest part
+    /// of its slots, else the smaller.
     pub fn begin(&mut self, now: Instant) -> Option<Key> {
         let order = |class: &&mut Class| {
             let share = u64::from(class.missing()) * 1_000_000 / u64::from(class.wanted.max(1));
@@ -331,7 +331,7 @@ impl Class {
         self.ready.drain(..surplus).collect()
     }
 
-    /// The class as clients see it; `populating_bytes` is how far what is being populated has come.
+    /// The class as clients see it; `populating_bytes` are those populated of the slots in the making.
     pub fn row(&self, populating_bytes: u64) -> ClassRow {
         ClassRow {
             bytes: self.key.bytes,

@@ -1,5 +1,5 @@
 //! The threads that end slots: truncating gigabytes of small pages takes long, and a client can make it,
-//! or closing what it sent, take as long as it pleases.
+//! or closing the descriptors that it sent, take as long as it pleases.
 //!
 //! A tenant that writes to its slot from memory whose faults nobody answers (a FUSE file, a
 //! userfaultfd) has the inode's lock all that time, and truncating waits for it where no signal is heard.
@@ -26,7 +26,7 @@ use super::server::{ring, Event};
 const KEPT_IDLE: usize = 2;
 /// The most threads of a crew.
 const MOST_THREADS: usize = 256;
-/// The most threads that are on what one user held or sent.
+/// The most threads that work on the slots and descriptors of one user.
 const MOST_OF_A_USER: usize = 8;
 
 /// The owner of something: a user, or the daemon itself.
@@ -39,13 +39,13 @@ enum Corpse {
     Leased(u64, SlotFile),
     /// A slot that was never leased.
     Unused(SlotFile),
-    /// Something that a client sent.
+    /// A descriptor that a client sent.
     Foreign(OwnedFd),
-    /// A client's connection, and what is in it unread.
+    /// A client's connection, and its unread packets.
     Connection(OwnedFd),
 }
 
-/// Two crews, so that what clients send holds up no slot.
+/// Two crews, so that clients' descriptors hold up no slot.
 #[derive(Debug)]
 pub struct Reaper {
     slots: Arc<Crew>,
@@ -118,7 +118,7 @@ impl<T> Queues<T> {
         }
     }
 
-    /// How much of an owner's is not done.
+    /// How many items of an owner are not done.
     fn left(&self, owner: Owner) -> usize {
         self.of.get(&owner).map_or(0, |queue| queue.waiting.len() + queue.begun)
     }
@@ -140,17 +140,17 @@ impl Reaper {
         Ok(Reaper { slots: Crew::start(events, waker)?, foreign: Crew::start(events, waker)? })
     }
 
-    /// Truncates a slot whose lease a user had, and says so by [`Event::Ended`].
+    /// Truncates a slot that a user had leased, and reports that by [`Event::Ended`].
     pub fn end(&self, user: u32, lease: u64, file: SlotFile) {
         self.slots.take(Some(user), Corpse::Leased(lease, file));
     }
 
-    /// Truncates a slot that nobody had.
+    /// Truncates a slot that was never leased.
     pub fn discard(&self, file: SlotFile) {
         self.slots.take(None, Corpse::Unused(file));
     }
 
-    /// Closes something that a user sent.
+    /// Closes a descriptor that a user sent.
     pub fn close(&self, user: u32, descriptor: OwnedFd) {
         self.foreign.take(Some(user), Corpse::Foreign(descriptor));
     }
@@ -162,13 +162,13 @@ impl Reaper {
         self.foreign.take(Some(user), Corpse::Connection(socket));
     }
 
-    /// How much of what anybody sent is not closed yet.
+    /// How many descriptors and connections of all clients are not closed yet.
     pub fn unclosed_in_all(&self) -> usize {
         let state = self.foreign.state();
         state.queues.of.values().map(|queue| queue.waiting.len() + queue.begun).sum()
     }
 
-    /// How much of what a user sent is not closed yet.
+    /// How many of a user's descriptors and connections are not closed yet.
     pub fn unclosed(&self, user: u32) -> usize {
         self.foreign.state().queues.left(Some(user))
     }

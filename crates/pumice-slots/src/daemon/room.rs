@@ -15,7 +15,7 @@ const RESERVE_SHARE: u64 = 50;
 /// Whether the kernel's hugetlb pool may be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// It has what it has.
+    /// It keeps its size.
     Fixed,
     /// Pages that it lacks are asked for.
     Grows,
@@ -92,7 +92,7 @@ impl Room {
         Ok((made, Promise { room: Arc::clone(self), left }))
     }
 
-    /// Takes back what was added to the kernel's pools: pages in use go when their slots do. Nothing is
+    /// Takes added pages back from the kernel's pools: pages in use go when their slots do. Nothing is
     /// given from now on.
     pub fn end(&self) {
         let mut taken = self.lock();

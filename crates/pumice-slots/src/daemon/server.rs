@@ -30,12 +30,12 @@ use super::Host;
 use crate::serving::http::{self, Serving};
 use crate::ServeError;
 
-/// Tokens of what is no connection.
+/// Tokens that are no connections.
 const LISTENER: Token = 0;
 const SIGNALS: Token = 1;
 const WAKER: Token = 2;
 const FIRST_CONNECTION: Token = 16;
-/// Connections accepted between two looks at everybody else.
+/// Connections accepted between two looks at other clients.
 const ACCEPTED_AT_ONCE: usize = 16;
 /// Connections that one user may have; root and the daemon's user have as many as there are.
 const CONNECTIONS_OF_A_USER: usize = 256;
@@ -46,7 +46,7 @@ const UNCLOSED_OF_A_USER: usize = 1024;
 const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
-/// How long nobody is accepted after the kernel had no descriptor left.
+/// The pause in accepting after the kernel had no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the bar on a terminal moves.
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
@@ -54,11 +54,11 @@ const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// Reports of other threads.
 #[derive(Debug)]
 pub enum Event {
-    /// A thread that populates is done with its job, and what became of it.
+    /// A thread that populates is done with its job, and the outcome.
     Worked(WorkerId, Arc<Job>, Outcome),
-    /// A lease's memory is gone; what went wrong if it is not.
+    /// A lease's memory is gone, or the error if it is not.
     Ended(u64, Option<io::Error>),
-    /// Somebody wants the metrics.
+    /// A client asks for the metrics.
     Metrics(SyncSender<String>),
 }
 
@@ -279,7 +279,7 @@ impl Server {
         self.read(token);
     }
 
-    /// Closes the connection of somebody who is refused.
+    /// Closes the connection of a refused client.
     fn turn_away(&mut self, account: u32, socket: OwnedFd) {
         if rights(&socket) == Rights::Refused {
             // There is nothing in it that could be slow to close.

@@ -1,6 +1,6 @@
 //! The order of users that wait.
 //!
-//! Populating is what a slot costs, so users share that: each has a *tag*, which grows by the slots that it is
+//! A slot's cost is its populating, so users share that: each has a *tag*, which grows by the slots that it is
 //! granted, of all classes, waited for or not, and of the users that wait, the one with the lowest tag comes next. This
 //! is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). The *present* is the tag at which the last slot
 //! was granted, and nobody's tag is below it: a user that asked for nothing has saved up nothing, and one that was
@@ -84,7 +84,7 @@ impl WaitQueue {
         self.waiters.len()
     }
 
-    /// Another one waits.
+    /// Adds a waiting client.
     pub fn push(&mut self, token: Token, taker: Taker) {
         self.waiters.push_back((token, taker));
     }
@@ -100,7 +100,7 @@ impl WaitQueue {
         waiters.min_by_key(order).map(|&(token, _)| token)
     }
 
-    /// One waits no more.
+    /// Removes a waiting client.
     pub fn remove(&mut self, token: Token) -> Option<Taker> {
         let index = self.waiters.iter().position(|&(other, _)| other == token)?;
         let (_, taker) = self.waiters.remove(index)?;

@@ -53,7 +53,7 @@ impl Bound {
             ServeError::usage(format!("{what}; name another path with {option}"))
         };
         let (folder, name) = split(path).ok_or_else(|| failed(Errno::INVAL))?;
-        // Those who connect need all of it.
+        // Clients need all of it to connect.
         SocketAddrUnix::new(path).map_err(failed)?;
         let folder = match neighbours {
             Neighbours::Trusted => Folder::open(folder, Missing::Fail, option)?,
@@ -78,7 +78,7 @@ fn identity(status: &Stat) -> (u64, u64) {
     (status.st_dev, status.st_ino)
 }
 
-/// Until it listens, only this user and root can connect, who find out that nobody listens yet.
+/// Until it listens, only this user and root can connect, and they find out that nobody listens yet.
 fn bind_in(
     folder: &Folder,
     name: &OsStr,
@@ -121,12 +121,12 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
             "{shown} belongs to user {user}; remove it, or name another path with {option}"
         )));
     }
-    // Of whatever type it is, a refusal means that nobody listens.
+    // For any type of socket, a refusal means that nobody listens.
     match socket::connect_to(&path_of(&file), Duration::from_secs(1)) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
             return Err(ServeError::system(format!(
-                "somebody else listens at {shown}; name another path with {option}"
+                "another process listens at {shown}; name another path with {option}"
             )))
         }
     }

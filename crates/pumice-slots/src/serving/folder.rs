@@ -1,9 +1,8 @@
-//! A folder that only this user and root can write in, opened without following what others have planted.
+//! A folder that only this user and root can write in, opened without following links of other users.
 //!
-//! The path is walked from the root, each step by the descriptor of the one before, so that nobody can change what
-//! has been looked at. Every folder on the way must belong to root or to this user, and others may write in it only
-//! where the sticky bit keeps them from replacing what is not theirs (`/tmp`). A link is followed if root or this
-//! user made it.
+//! The path is walked from the root, each step by the descriptor of the one before, so that nobody can replace a
+//! checked part. Every folder on the way must belong to root or to this user, and others may write in it only where the
+//! sticky bit keeps them from replacing files of others (`/tmp`). A link is followed if root or this user made it.
 //!
 //! The owner of `/` counts as root: in a user namespace that may be a user without a name there.
 
@@ -80,7 +79,7 @@ impl AsFd for Folder {
     }
 }
 
-/// Whether what has this owner is root's or this user's.
+/// Whether this owner is root or this user.
 pub fn is_ours(owner: u32) -> bool {
     [0, geteuid().as_raw()].contains(&owner)
 }
@@ -197,12 +196,12 @@ impl Walk {
         if !self.is_trusted(status) {
             let (user, own) = (status.st_uid, geteuid().as_raw());
             return Err(format!(
-                "{path} belongs to user {user}, who could take the socket's place; try 'chown {own} {path}'"
+                "{path} belongs to user {user}, which could take the socket's place; try 'chown {own} {path}'"
             ));
         }
         if is_open_to_others(status) {
             return Err(format!(
-                "others can write in {path} and take the socket's place; try 'chmod go-w {path}'"
+                "other users can write in {path} and take the socket's place; try 'chmod go-w {path}'"
             ));
         }
         Ok(())

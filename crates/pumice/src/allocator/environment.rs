@@ -1,4 +1,4 @@
-//! The variables the process was started with, and what its C library says of it.
+//! The variables the process was started with, and the C library's facts about it.
 
 use std::ffi::c_ulong;
 

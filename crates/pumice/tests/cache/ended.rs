@@ -58,7 +58,7 @@ struct Late {
     is_over: Arc<AtomicBool>,
 }
 
-// SAFETY: what was asked for is the engine's, wherever it is.
+// SAFETY: the requests are the engine's, in any thread.
 unsafe impl Send for Late {}
 
 // SAFETY: none is done before this is dropped, which does them by plain calls.
@@ -85,7 +85,7 @@ impl Drop for Late {
     fn drop(&mut self) {
         let mut plain = Plain::new();
         for request in self.asked.drain(..) {
-            // SAFETY: whoever asked keeps all it refers to until this is dropped.
+            // SAFETY: the requester keeps all that it refers to until this is dropped.
             unsafe { plain.submit(request) }.expect("it is taken");
             assert!(plain.next().expect("it is done").result.is_ok(), "the memory is gone");
             self.is_over.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The store after errors of its log: what was committed before is there, and the cache ends.
+//! The store after errors of its log: earlier commits are there, and the cache ends.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ fn key(nth: u64) -> Vec<u8> {
     format!("key{nth:08}").into_bytes()
 }
 
-/// Sets a limit of this process's: what it was.
+/// Sets a limit of this process's. Returns the old one.
 fn limit(resource: libc::__rlimit_resource_t, soft: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a limit is written there.

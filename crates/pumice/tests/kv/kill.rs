@@ -1,5 +1,5 @@
-//! Processes that are killed anywhere, also while they open: what was committed is there, nothing older shows, the
-//! tree is whole. Pages that the log is about are torn between, as by a power failure.
+//! Processes that are killed anywhere, also while they open: all commits are there, nothing older shows, the tree is
+//! whole. Pages that the log is about are torn between, as by a power failure.
 //!
 //! The keys of a child's thread follow from the count of its changes: as many as it said were committed, or some more.
 //!
@@ -68,8 +68,8 @@ fn command(child: &str, folder: &Path) -> Command {
     command
 }
 
-/// Runs a child until it has committed something, and a while longer, or only until it is about to open: what
-/// each thread said was committed last.
+/// Runs a child until it has committed something, and a while longer, or only until it is about to open. Returns the
+/// last commit that each thread reported.
 fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Rng) -> Vec<u64> {
     let mut command = command("kill::child", folder);
     command.envs(Orders::variables(seed, done));
@@ -210,7 +210,7 @@ fn a_store_is_one_processes_at_a_time() {
         assert_eq!(open_by_second(path), Error::InUse(path.to_owned()).to_string());
         let again = Store::open(cache, path);
         assert!(matches!(again, Err(Error::InUse(_))), "{again:?}");
-        assert_eq!(contents(&log), before, "the log is who has it open's");
+        assert_eq!(contents(&log), before, "the log belongs to the process that has it open");
         let end = session.put(b"b", b"second").expect("room");
         session.commit(end).expect("a disk");
     });

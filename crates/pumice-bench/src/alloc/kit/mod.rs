@@ -1,6 +1,6 @@
 //! The folder of inputs, and the parts of the machine that the loads use: interpreter, modules, compilers.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`inputs`] | generated files |
 //! | [`tools`] | programs of the machine, and what they make: compiled programs, a database |

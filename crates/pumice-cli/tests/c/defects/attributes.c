@@ -1,5 +1,5 @@
 /* Attributes that a program sets on a part of a block end with that block, also where realloc or mremap has
-   moved it meanwhile: who gets the memory afterwards has none of them. */
+   moved it meanwhile: the next owner of the memory has none of them. */
 #define _GNU_SOURCE
 #include "defect.h"
 #include <malloc.h>

@@ -64,7 +64,7 @@ static void in_child(int set(int)) {
     exit(0);
 }
 
-/* `given`: with a socket that the process was given with the option set, by who was this process before. */
+/* `given`: with a socket that the process was given with the option set, by the program before this one. */
 int main(int count, char **arguments) {
     guard(20);
     /* Plainly such memory is unmapped when it is freed only by this. */

@@ -76,7 +76,7 @@ static void limit_addresses(void) {
 
 #define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-/* What malloc and what follows here need, and nothing else. */
+/* The calls that malloc and the steps below need, and no others. */
 static void install_filter(void) {
     struct sock_filter calls[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -94,7 +94,7 @@ static void filter_after_use(void) {
     _exit(0);
 }
 
-/* Only large memory before the filter: what the C library's allocator does once it must have done. */
+/* Only large memory before the filter: the C library's allocator must have taken its first steps. */
 static void filter_before_small_memory(void) {
     use(MIB, 1);
     install_filter();

@@ -1,4 +1,4 @@
-/* What the programs about rights, limits and what others see share. */
+/* Shared by the programs about rights, limits and the view of others. */
 #ifndef LIMITS_H
 #define LIMITS_H
 
@@ -22,7 +22,7 @@ static inline void guard(void) {
     alarm(100);
 }
 
-/* For a machine that lacks what the rest of the program is about. */
+/* For a machine that lacks the subject of the rest of the program. */
 static inline void skip(const char *why) {
     printf("skipped: %s\n", why);
     exit(0);

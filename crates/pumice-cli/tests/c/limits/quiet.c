@@ -120,7 +120,7 @@ static void try(int which, int threads) {
     statm = open("/proc/self/statm", O_RDONLY);
     CHECK(statm >= 0);
     long before = resident_mib();
-    /* What is free by then, and what is in use. */
+    /* Memory that is free by then, and memory in use. */
     take(later);
     take(served);
     give(later);

@@ -46,7 +46,7 @@ static void read_rights(const char *thread, char *to, size_t size) {
         char link[300];
         snprintf(path, sizeof path, "%s/%s", thread, links[i]);
         ssize_t length = readlinkat(tasks, path, link, sizeof link - 1);
-        /* It has ended, and nothing tells what it had. Of processes to come there may be no namespace yet. */
+        /* It has ended, and nothing tells its rights. Of processes to come there may be no namespace yet. */
         if (length < 0 && errno == ENOENT && !strstr(links[i], "children")) { *to = 0; return; }
         used += snprintf(to + used, size - used, "%s: %.*s\n", links[i], (int)length, length < 0 ? "" : link);
     }

@@ -15,7 +15,7 @@ static long by_new_number(size_t bytes) { struct rlimit it = limit_of(bytes); re
 static long of_data(size_t bytes) { struct rlimit it = limit_of(bytes); return setrlimit(RLIMIT_DATA, &it); }
 static long of_data_by_number(size_t bytes) { struct rlimit it = limit_of(bytes); return syscall(SYS_prlimit64, 0, RLIMIT_DATA, &it, NULL); }
 
-/* By a parent, who waits until it is to be done. */
+/* By a parent, which waits until it is to be done. */
 static int asks[2], answers[2];
 static long from_outside(size_t bytes) {
     char answer;

@@ -77,7 +77,7 @@ int main(int count, char **arguments) {
     from_the_start(0);
     from_the_start(PTRACE_O_TRACECLONE);
     executed(arguments[0]);
-    /* And who is not traced any more is served as before. */
+    /* A process that is not traced any more is served as before. */
     work();
     puts("done");
     return 0;

@@ -1,4 +1,4 @@
-//! `pumice bench alloc`, as short as it goes: what it prints and writes, not how fast anything is.
+//! `pumice bench alloc`, as short as it goes: its output and its files, not how fast anything is.
 
 use std::fs;
 use std::process::Output;

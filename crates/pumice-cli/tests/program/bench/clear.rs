@@ -1,4 +1,4 @@
-//! `pumice bench clear`, as short as it goes: what it prints and writes, not how fast anything is.
+//! `pumice bench clear`, as short as it goes: its output and its files, not how fast anything is.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `pumice bench pin --cuda` and `bench clear --engine cuda`, over a library that stands in for NVIDIA's driver: what
-//! they print and write, not how fast anything is.
+//! `pumice bench pin --cuda` and `bench clear --engine cuda`, over a library that stands in for NVIDIA's driver: their
+//! output and their files, not how fast anything is.
 
 use std::fs;
 use std::path::Path;

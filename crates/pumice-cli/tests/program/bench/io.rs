@@ -1,4 +1,4 @@
-//! `pumice bench io`, as short as it goes: what it prints, writes and leaves behind, not how fast anything is.
+//! `pumice bench io`, as short as it goes: its output, its files and its leftovers, not how fast anything is.
 
 use std::fs;
 

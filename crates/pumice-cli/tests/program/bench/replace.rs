@@ -1,4 +1,4 @@
-//! `pumice bench replace`: what it prints and writes, and what it says of a bad trace.
+//! `pumice bench replace`: its output and its files, and its message about a bad trace.
 
 use std::fmt::Write;
 use std::fs;

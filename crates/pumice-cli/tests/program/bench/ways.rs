@@ -1,4 +1,4 @@
-//! `pumice bench fork` and `bench map`, as short as they go: what they print and write, not how fast anything is.
+//! `pumice bench fork` and `bench map`, as short as they go: their output and their files, not how fast anything is.
 
 use crate::support::{folder, pumice, rows, stdout};
 

@@ -1,6 +1,6 @@
-//! Every function and every system call that changes memory, rights, namespaces, limits or who holds pages is in the
-//! table below: the shim sees it by name, by number or both, or need not, for a reason. A call that a newer C library
-//! or kernel brings fails the test until somebody has thought about it.
+//! Every function and every system call that changes memory, rights, namespaces, limits or the holders of pages is in
+//! the table below: the shim sees it by name, by number or both, or need not, for a reason. A call that a newer C
+//! library or kernel brings fails the test until somebody has thought about it.
 //!
 //! Functions are those that the installed C libraries export and whose names have to do with it ([`STEMS`]); numbers
 //! are those of the kernel's headers, all of them. Names are looked for among the shim's exports. Numbers are looked

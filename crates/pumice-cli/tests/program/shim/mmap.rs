@@ -1,5 +1,5 @@
-//! `mmap` and its family: what C programs do to mappings of their own has with the shim the results,
-//! errors and contents that it has without.
+//! `mmap` and its family: calls of C programs on their own mappings have the same results, errors and contents with the
+//! shim as without.
 
 use crate::shim::{compare_success, compile, compile_with, have, some_modes, test_programs, Mode};
 

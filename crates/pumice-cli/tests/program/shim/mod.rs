@@ -34,7 +34,7 @@ pub fn small_file() -> PathBuf {
 pub enum Mode {
     /// Without the shim.
     Plain,
-    /// With it, checking that what it says is zero is, and no mappings: what users get.
+    /// With it, checking that memory said to be zero is, and no mappings: the default of users.
     Verify,
     /// With mappings, and with memory populated ahead.
     Ready,
@@ -173,7 +173,7 @@ pub fn compare_success(
     assert!(plain.status.success(), "{}", describe(&plain));
 }
 
-/// Tests of one program each: what runs it, and each test's arguments for that.
+/// Tests of one program each: the function that runs it, and each test's arguments for that.
 macro_rules! test_programs {
     ($run:ident: $($test:ident: $($argument:expr),+;)+) => {$(
         #[test]

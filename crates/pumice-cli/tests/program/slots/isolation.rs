@@ -258,7 +258,7 @@ impl Unanswered {
 impl Drop for Unanswered {
     fn drop(&mut self) {
         let mut range = [self.at as u64, self.len as u64];
-        // SAFETY: as above; who waits for a page goes on with one of zeros.
+        // SAFETY: as above; a thread that waits for a page goes on with one of zeros.
         unsafe { libc::ioctl(self.descriptor.as_raw_fd(), 0x8010_aa01, range.as_mut_ptr()) };
     }
 }

@@ -89,7 +89,7 @@ fn a_holder_sends_its_slot_to_no_stranger() {
         listen(&socket, 8).expect("listening");
         socket
     });
-    assert_eq!(stranger(lease.resume()), "others can write in the folder");
+    assert_eq!(stranger(lease.resume()), "other users can write in the folder");
     set_mode(&daemon.folder, 0o1777);
     assert_eq!(stranger(lease.resume()), "the socket is another's");
     set_mode(&daemon.folder, 0o755);
@@ -99,7 +99,7 @@ fn a_holder_sends_its_slot_to_no_stranger() {
     chown(&daemon.folder, Some(0), None).expect("root may");
     assert_eq!(heard(&listens), 0);
 
-    // The socket is root's, and who listens is not.
+    // The socket is root's, and the listener is not.
     fs::remove_file(&path).expect("root may");
     let listens = bound(&path);
     as_user(STRANGER, &[], || listen(&listens, 8).expect("listening"));

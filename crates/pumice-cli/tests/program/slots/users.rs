@@ -295,7 +295,7 @@ fn strangers_do_not_use_up_descriptors() {
         return;
     }
     assert!(count() < before + 1000, "{} descriptors, not {before}", count());
-    // Those who may lease send theirs all the same.
+    // Users that may lease send theirs all the same.
     let lease = lease.as_mut().expect("a lease");
     as_user(FRIEND, &[], || lease.resume()).expect("taken over");
 }

@@ -85,7 +85,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         unsafe { Zone::within(memory, budget, base, capacity_bytes, cpus, huge) }
     }
 
-    /// Gives back all that the zone has of the kernel, its memory, its addresses and its tables, as when it is dropped.
+    /// Gives the zone's memory, addresses and tables back to the kernel, as when it is dropped.
     ///
     /// # Errors
     /// [`Error::Os`] where the kernel refuses a part; the rest is given back.
@@ -188,7 +188,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         &self.ledger.backing.budget
     }
 
-    /// For how many more blocks that are not pristine there is room.
+    /// How many more blocks that are not pristine the budget allows.
     #[doc(hidden)]
     pub fn room(&self) -> usize {
         self.ledger.backing.room()
@@ -199,7 +199,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         &self.ledger.backing.memory
     }
 
-    /// Makes `blocks` more blocks usable, side by side. They read as zeros and are not there yet.
+    /// Makes `blocks` more blocks usable, side by side. They read as zeros and have no pages yet.
     ///
     /// # Errors
     /// [`Error::OutOfFrames`] at the zone's end; [`Error::Os`] where the kernel refuses.
@@ -253,8 +253,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
-    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays, free as it
-    /// was, while somebody may yet read frames of it.
+    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays free while a
+    /// thread may still read its frames.
     ///
     /// # Safety
     /// The caller has claimed the block, whose word this is ([`Zone::ledger`]).
@@ -278,7 +278,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// The ledger of each frame's owner.
     ///
     /// # Safety
-    /// The caller takes out, gives back and changes only memory that it has got or claimed itself: another's memory
+    /// The caller takes out, gives back and changes only memory that it has got or claimed itself: otherwise memory
     /// would be handed out twice, and spaces give references to it.
     #[doc(hidden)]
     pub unsafe fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
@@ -286,7 +286,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
-    /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
+    /// back, and that is unmapped then. Its bytes are not used in that case, but its address can be read until
     /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
     #[doc(hidden)]
     pub fn hold_readable(&self) {
@@ -312,8 +312,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         self.ledger.free_frames() + (absent + removed) * BLOCK_FRAMES
     }
 
-    /// Gets `2^order` frames for processor `cpu`, aligned to their size. With [`Gfp::ZERO`] they
-    /// read as zeros: found so, or cleared now.
+    /// Gets `2^order` frames for processor `cpu`, aligned to their size. With [`Gfp::ZERO`] they read as zeros: zeroed
+    /// frames, or frames that are cleared now.
     pub fn get(
         &self,
         cpu: usize,
@@ -395,13 +395,13 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         cleared
     }
 
-    /// Puts back what [`Zone::get`] gave, with unknown content.
+    /// Puts back frames of [`Zone::get`], with unknown content.
     ///
     /// # Errors
-    /// [`Error::NotAllocated`] or [`Error::DoubleFree`] if it is no such thing.
+    /// [`Error::NotAllocated`] or [`Error::DoubleFree`] if it is no such allocation.
     ///
     /// # Safety
-    /// Nobody uses the memory any more: it is the next caller's.
+    /// Nobody uses the memory any more: the next caller gets it.
     pub unsafe fn put(&self, at: *mut u8) -> Result<()> {
         let pfn = self.pfn(at).ok_or(Error::NotAllocated)?;
         self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
@@ -484,7 +484,7 @@ mod tests {
         of_parent.ledger.claim_block(0, |_| true).expect("free");
         // SAFETY: nobody else has it.
         let zone = unsafe { OwnedZone::new(of_parent) };
-        // SAFETY: as in a child: what was begun above ends here.
+        // SAFETY: as in a child: the step that was begun above ends here.
         unsafe { zone.adopt() };
         assert!(!zone.is_growing());
         assert_eq!(zone.ledger().free_blocks(), 1);

@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::sys::mem::{self, Memory, Os};
 
 /// A zone of which one owner, such as a heap, decides which memory is given back, reset, hidden or claimed. Its methods
-/// believe their caller: they are safe because [`OwnedZone::new`] is not.
+/// trust their caller: they are safe because [`OwnedZone::new`] is not.
 #[derive(Debug)]
 pub struct OwnedZone<M: Memory = Os, L: Budget = ()> {
     zone: Zone<M, L>,
@@ -71,7 +71,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         self.zone.ledger.backing.hides.store(true, Ordering::Relaxed);
     }
 
-    /// Core dumps hold all there is; no call is made for them any more.
+    /// Core dumps hold all memory; no call is made for them any more.
     pub fn end_hiding(&self) {
         self.zone.ledger.show_all();
         self.zone.ledger.backing.hides.store(false, Ordering::Relaxed);
@@ -87,8 +87,8 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         (0..self.zone.ledger.grown()).any(|block| self.zone.ledger.is_being_added(block))
     }
 
-    /// In a child that was just forked: nobody works any more on what threads of the parent were working on. Blocks
-    /// that they were adding are to be had by growing again.
+    /// In a child that was just forked: the work of the parent's threads is abandoned. Blocks that they were adding are
+    /// available to the next growth.
     ///
     /// # Safety
     /// It is such a child, and no other thread of it uses the zone or has used it.
@@ -102,7 +102,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
     }
 
     /// Calls `visit` with each block that the kernel has refused, or that was removed: it is out of the zone for good,
-    /// and its addresses are nobody's. Growing has [ended](Ledger::end_growth).
+    /// and its addresses have no owner. Growing has [ended](Ledger::end_growth).
     pub fn take_out_removed(&self, visit: impl FnMut(usize)) {
         let ledger = &self.zone.ledger;
         debug_assert!(ledger.is_at_its_end());

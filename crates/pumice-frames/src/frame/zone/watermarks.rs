@@ -3,20 +3,20 @@
 use super::super::gfp::Gfp;
 use crate::addr::Pfn;
 
-/// Free memory levels, in frames, as the kernel's watermarks: under `low` background reclaim is woken and works up to
-/// `high`; under `min` only threads that reclaim get any.
+/// Free memory levels, in frames, as the kernel's watermarks. Below `low` background reclaim is woken and works up to
+/// `high`. Below `min` only reclaiming threads get frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Under this, requests reclaim for themselves.
+    /// Below this, requests do direct reclaim.
     pub min: usize,
-    /// Under this, background reclaim is woken.
+    /// Below this, background reclaim is woken.
     pub low: usize,
     /// At this, it stops.
     pub high: usize,
 }
 
 impl Watermarks {
-    /// Where so many free frames are.
+    /// The level of so many free frames.
     #[doc(hidden)]
     pub const fn pressure(&self, free: usize) -> Pressure {
         if free < self.min {
@@ -39,13 +39,13 @@ pub enum Pressure {
     None,
     /// Between low and high: background reclaim goes on if it runs.
     High,
-    /// Under low: it starts.
+    /// Below low: it starts.
     Low,
-    /// Under min: requests reclaim for themselves.
+    /// Below min: requests do direct reclaim.
     Min,
 }
 
-/// The part that reclaim fills in. It knows the watermarks, and how much is free.
+/// The interface that reclaim implements. It knows the watermarks, and how much is free.
 ///
 /// # Safety
 /// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
@@ -59,8 +59,8 @@ pub unsafe trait Reclaim: Sync {
     /// Whether free memory is short.
     fn pressure(&self) -> Pressure;
 
-    /// So many more requests were served elsewhere since free memory is short here. Nobody says that pages were
-    /// unmapped: so reclaim that has been passed over often counts free memory anew.
+    /// So many more requests were served elsewhere since free memory is short here. Nobody reports that pages were
+    /// unmapped. So reclaim that was passed over often counts free memory anew.
     fn passed_over(&self, _requests: usize) {}
 
     /// Wakes background reclaim.

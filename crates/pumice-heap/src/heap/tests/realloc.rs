@@ -1,4 +1,4 @@
-//! Memory that grows by being moved: what was never touched stays so.
+//! Memory that grows by being moved: untouched pages stay untouched.
 
 use super::*;
 use pumice_frames::addr::FRAME_SIZE;

@@ -14,7 +14,8 @@ pub(super) fn give_up_write_back(space: &Attached, task: &AnyTask<'_>, begun: Wr
     space.backing().dirty_again(space.id, page);
 }
 
-/// A page went to `to`, where what it is may be noted, or stays. Whether it went: a fault may have taken it back.
+/// A page went to `to`, where its content may be noted, or stays. Returns whether it went: a fault may have taken it
+/// back.
 pub(super) fn end_in_transit(
     task: &AnyTask<'_>,
     transit: Transit,

@@ -1,8 +1,8 @@
-//! A slot on its way to being populated, and in whose hands it is.
+//! A slot on its way to being populated, and the thread that has it.
 //!
-//! A thread under `SCHED_IDLE` may be held off for seconds, whatever it has in hand. So it has a job in
-//! hand for the length of a burst only; between two bursts, running or not, it leaves it where the event
-//! loop can take it away and give it to a thread that runs. One word says which thread has it:
+//! A thread under `SCHED_IDLE` may be held off for seconds. So it holds a job for the length of a burst only. Between
+//! two bursts, running or not, it leaves the job where the event loop can take it away and give it to a thread that
+//! runs. One word says which thread has it:
 //!
 //! ```text
 //!            offer(w)              grasp(w)
@@ -49,7 +49,7 @@ pub struct Work {
     pub file: SlotFile,
     /// Its mapping.
     pub populating: Populating,
-    /// The room for what is not populated yet.
+    /// The room for the part that is not populated yet.
     pub promise: Promise,
 }
 

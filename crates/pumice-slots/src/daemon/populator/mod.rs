@@ -1,9 +1,9 @@
 //! The threads that populate, in two lanes.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`job`] | a slot on its way, and in whose hands it is |
-//! | [`worker`] | a thread and what it does |
+//! | [`job`] | a slot on its way, and the thread that has it |
+//! | [`worker`] | a thread and its work |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
@@ -14,10 +14,10 @@
 //! nobody's large slots hold up another's small one. Nor do small ones hold up a large one for ever: no more may pass
 //! it than its own size.
 //!
-//! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the
-//! thread that has it only where it is in the middle of a burst: an idle one may be held off there for
-//! a second, and is raised to normal priority for the rest of the burst if this process may (a thread may
-//! always go under `SCHED_IDLE`, but not come back without the right to).
+//! A job that becomes urgent goes over to the other lane, partly populated. That waits for the thread that
+//! has it only in the middle of a burst. An idle thread may be held off there for a second, so it is raised to normal
+//! priority for the rest of the burst if this process may do that. (A thread may always go under `SCHED_IDLE`, but
+//! needs the right to come back.)
 
 mod job;
 mod priority;
@@ -118,7 +118,7 @@ pub struct Populator {
     most_urgent: usize,
 }
 
-/// Whether a thread has said that it is done with what it was given last.
+/// Whether a thread has said that it is done with its last job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occupation {
     Free,
@@ -152,7 +152,7 @@ impl Populator {
         for _ in 0..threads {
             populator.add_worker(Lane::Background)?;
         }
-        // One at least is there when somebody waits, whatever may be started then.
+        // At least one is there when a client waits, also if no other can be started then.
         populator.add_worker(Lane::Urgent)?;
         Ok(populator)
     }
@@ -194,7 +194,7 @@ impl Populator {
         }
     }
 
-    /// Gives what is on the shelf to threads that are free.
+    /// Gives jobs on the shelf to free threads.
     pub fn place(&mut self) {
         for lane in [Lane::Urgent, Lane::Background] {
             while let Some(index) = self.next_shelved(lane) {
@@ -273,7 +273,7 @@ impl Populator {
         self.keep_only(|_| false);
     }
 
-    /// Has them look at what has changed.
+    /// Has them look at the change.
     fn wake_all(&self) {
         self.workers.iter().for_each(|(worker, _)| worker.wake());
     }

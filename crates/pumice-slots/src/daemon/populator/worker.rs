@@ -1,5 +1,5 @@
 //! A thread that populates, one job at a time: background ones when nobody else wants the machine, urgent
-//! ones at once. Both do the same; the [`Lane`] says how much of it and with what pauses.
+//! ones at once. Both do the same; the [`Lane`] sets the amount and the pauses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,13 +27,13 @@ use super::{priority, Shared};
 const LONGEST_NAP: Duration = Duration::from_millis(50);
 /// Bytes at a time where a client waits.
 const URGENT_BYTES: usize = 64 << 20;
-/// A thread without a job for so long knows nothing of the machine any more.
+/// After so long without a job a thread's readings of the machine are stale.
 const LONG_IDLE: Duration = Duration::from_secs(1);
 
 /// How a thread works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Under `SCHED_IDLE`, burst by burst, with the pauses that others need.
+    /// Under `SCHED_IDLE`, burst by burst, with the pauses that other programs need.
     Background,
     /// At the daemon's own priority, without pauses: a client waits, and would populate itself otherwise.
     Urgent,
@@ -147,7 +147,7 @@ struct Hands {
     pacer: Option<Pacer>,
     /// Whether the pacer was asked before the burst.
     is_held_back: bool,
-    /// No burst before this, of whatever job; for urgent threads it is always past.
+    /// No burst of any job before this; for urgent threads it is always past.
     rest_until: Instant,
     counted_ns: u64,
 }
@@ -284,7 +284,7 @@ impl Hands {
         }
     }
 
-    /// Nothing until it is time, or the event loop or the user have other plans.
+    /// Waits until it is time, or the event loop or a setting says otherwise.
     fn pause(&mut self, job: &Job) {
         let settings = self.shared.settings();
         loop {

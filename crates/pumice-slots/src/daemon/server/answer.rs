@@ -29,7 +29,7 @@ impl Server {
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
-        // Before what it sends is taken: each packet may bring hundreds of descriptors.
+        // Before its packets are taken: each packet may bring hundreds of descriptors.
         if !is_master(&connection.peer) && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
             return self.disconnect(token);
         }

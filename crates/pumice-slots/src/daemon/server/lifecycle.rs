@@ -17,7 +17,7 @@ use super::Server;
 const RETRY: Duration = Duration::from_secs(2);
 
 impl Server {
-    /// Gives threads something to populate: first what clients wait for, and then what there is room for.
+    /// Gives threads jobs: first the slots that clients wait for, then others that there is room for.
     pub(super) fn populate(&mut self) {
         if self.drain_until.is_some() {
             return;
@@ -162,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Grants nothing more, gives back what nobody has, and ends when leases have or the time is up; at
+    /// Grants nothing more, gives free slots back, and ends when leases have or the time is up; at
     /// once when told a second time.
     pub(super) fn drain(&mut self) {
         let now = Instant::now();

@@ -32,7 +32,7 @@ const HEADER: usize = 16;
 const FIRST: u64 = 4096;
 /// The position of a page whose change is in no record.
 const NEVER: u64 = u64::MAX;
-/// Bytes in memory beyond which who appends writes.
+/// Bytes in memory beyond which an append also writes.
 const MOST_IN_MEMORY: usize = 4 << 20;
 
 /// A log, and what is not durable of it yet.

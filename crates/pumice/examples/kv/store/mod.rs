@@ -1,8 +1,8 @@
 //! A key-value store: a B+tree in a file, on pumice's page cache, with a log that survives crashes.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`node`] | what a page holds |
+//! | [`node`] | the content of a page |
 //! | [`tree`] | a thread's way to the tree: reading, inserting, removing, going through a range |
 //! | [`record`] | log records |
 //! | [`log`] | the log: group commit, segments, the rule that it goes before the pages |

@@ -1,4 +1,4 @@
-//! Log records: what a change did to pages, whole or not at all.
+//! Log records: the effect of a change on pages, whole or not at all.
 //!
 //! ```text
 //! | length of the body: 4 bytes | checksum: 8 | number of parts: 1 | parts ... |

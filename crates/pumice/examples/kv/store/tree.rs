@@ -105,7 +105,7 @@ impl<'t, 'c> Session<'t, 'c> {
 
     /// How many pages there are.
     pub(super) fn pages(&self) -> u32 {
-        // Relaxed: a page's number is of use to those only who found it in another page.
+        // Relaxed: a page's number is of use only to threads that found it in another page.
         self.store.next_page.load(Ordering::Relaxed)
     }
 

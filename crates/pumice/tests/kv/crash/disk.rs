@@ -1,9 +1,9 @@
 //! The states that a crash may leave files in, given the requests made of them.
 //!
 //! A change that was begun may be there. It is there for certain when a sync of its file, or of its name's folder, that
-//! was begun after it was done, is done itself. Of all others any may be missing, whatever came later, and of a write
-//! any of its sectors. Names in a folder come and go each by itself. That is less than file systems give: what is right
-//! here is right on all of them (after ALICE, OSDI 2014).
+//! was begun after it was done, is done itself. Of all others any may be missing, also where later ones are there, and
+//! of a write any of its sectors. Names in a folder come and go each by itself. File systems promise more than that: a
+//! store that is right here is right on all of them (after ALICE, OSDI 2014).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -169,7 +169,7 @@ impl Disk {
         Disk { names: image.names.clone(), durable: image, ..Disk::default() }
     }
 
-    /// Its process is killed: what was not synced is there for the next, and may be lost still.
+    /// Its process is killed: writes without a sync are there for the next, and may be lost still.
     pub fn killed(&self) -> Disk {
         let mut disk = self.clone();
         disk.syncs.clear();

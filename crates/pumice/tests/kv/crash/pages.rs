@@ -1,4 +1,4 @@
-//! A cache without a log: what was synced is on the device, whatever a crash leaves of the rest. A page that was
+//! A cache without a log: synced data is on the device, however much of the rest a crash leaves. A page that was
 //! written since may be half of it and half of what it was; one that was cut off is zeros, or not there. With
 //! checksums, a page that is half of something is an error, and no other page is.
 

@@ -1,8 +1,8 @@
-//! The store: whatever a crash leaves, also one while it opens, what was committed is there, nothing that was
-//! overwritten or removed shows, and the tree is one.
+//! The store after a crash, also one while it opens: all committed changes are there, nothing that was overwritten or
+//! removed shows, and the tree is one.
 //!
-//! As in `kill`, a thread's nth change follows from the seed: what its keys should be follows from how many changes
-//! there were.
+//! As in `kill`, a thread's nth change follows from the seed, and the state of its keys from how many changes there
+//! were.
 
 use std::path::Path;
 

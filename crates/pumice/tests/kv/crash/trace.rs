@@ -75,7 +75,7 @@ const EXIT: u8 = 2;
 #[derive(Default)]
 struct Thread {
     call: Option<usize>,
-    /// A call that is known by its result: what it was asked for, and its number.
+    /// A call that is known by its result: the flags of its opening.
     opening: Option<i32>,
     /// One that must fail.
     unknown: Option<String>,
@@ -358,7 +358,7 @@ fn ptrace(
         GET_SYSCALL_INFO => (number, data as usize),
         _ => (data as usize, number),
     };
-    // SAFETY: what writes to `data` writes `number` bytes at most; the others write nothing.
+    // SAFETY: requests that write to `data` write `number` bytes at most; the others write nothing.
     let result = unsafe { libc::ptrace(request, thread, third, fourth) };
     if result < 0 {
         return Err(io::Error::last_os_error());
