@@ -403,6 +403,25 @@ pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&[u8], Er
     Ok(pages)
 }
 
+/// Copies what the process has at some addresses, those for which `wanted` says so. The kernel copies: an error where
+/// one is not to be read.
+pub fn copy_own<const LEN: usize, const N: usize>(
+    at: [usize; N],
+    wanted: [bool; N],
+    into: &mut [[u8; LEN]; N],
+) -> Result<(), Errno> {
+    let len = |nth: usize| if wanted[nth] { LEN } else { 0 };
+    let from: [[usize; 2]; N] = core::array::from_fn(|nth| [at[nth], len(nth)]);
+    let to: [[usize; 2]; N] = core::array::from_fn(|nth| [(&raw mut into[nth]) as usize, len(nth)]);
+    let own = super::thread::process_id() as usize;
+    let args = [own, to.as_ptr() as usize, N, from.as_ptr() as usize, N, 0];
+    // SAFETY: it writes to `into` alone; where it can't read, it only fails.
+    match unsafe { raw::syscall(raw::number::__NR_process_vm_readv, args)? } {
+        copied if copied == (0..N).map(len).sum() => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
 /// Whether a range that nobody else changes lies within one mapping. `false` where the kernel does not say.
 ///
 /// No system call asks for that. But `mremap` refuses to lengthen a range of several mappings, and says so by another

@@ -9,6 +9,7 @@
 //! ```
 //! Memory that is handed out while it is being populated counts as well: its owner faults it in.
 
+use super::held::MOST_GUESSED;
 use super::{Heap, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -159,8 +160,13 @@ impl Heap {
     }
 
     /// Whether a request on a node of which nothing is known is to be served from memory that is ready, or will be:
-    /// all of it but an eighth, which may be new.
+    /// all of it but an eighth, which may be new. Where nobody has asked for it in advance, a request for much may be
+    /// for memory that is hardly touched.
     pub(super) fn has_ready_for(&self, node: usize, frames: usize) -> bool {
+        let is_guess = self.ahead.keep() == 0;
+        if is_guess && (frames > MOST_GUESSED || self.is_too_much_held()) {
+            return false;
+        }
         let zone = self.zones.local(node, ZoneKind::Ready);
         let blocks = zone.ready_blocks() + self.ahead.left_on(node);
         frames <= blocks * BLOCK_FRAMES + blocks * BLOCK_FRAMES / 8

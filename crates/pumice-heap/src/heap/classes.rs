@@ -7,14 +7,14 @@
 //! goes out unpopulated, to look again.
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
-//! dense, it is taken for dense as well, but only its first few requests, until one has been looked at. A wrong guess
-//! costs a huge page for each page that is touched, and memory that is never freed is never looked at.
+//! dense, it is taken for dense as well, within limits ([`super::held`]): a guess that is wrong costs a huge page for
+//! each page that is touched.
 //!
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
 //! only if requests for zeros of a quarter and of an eighth of its size were touched whole, as with a table that
 //! doubles.
 //!
-//! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::shortage`] looks there.
+//! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::held`] looks there.
 
 use core::ops::Range;
 
@@ -44,10 +44,6 @@ const LOOK_AGAIN: u64 = 64;
 const ENOUGH_SAMPLES: u64 = 2;
 /// A class that is taken for dense because its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
-/// So many requests of a class are served on a guess, of any size...
-const GUESSES: usize = 4;
-/// ... or so many that they have so many frames: 64 MiB.
-const GUESSED_FRAMES: usize = 16 << 10;
 /// Requests that the first growth of a run lets be served as if they were to grow...
 const CREDIT_OF_GROWTH: u64 = 2;
 /// ... and the most of them.
@@ -115,11 +111,14 @@ const fn samples_in(word: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Classes {
     classes: [Class; CLASSES],
+    /// A bit for each doubling of the size: see [`Classes::set_held`].
+    held: AtomicU64,
 }
 
 impl Classes {
     pub(super) fn new() -> Classes {
-        Classes { classes: [const { Class(AtomicU64::new(0)) }; CLASSES] }
+        let classes = [const { Class(AtomicU64::new(0)) }; CLASSES];
+        Classes { classes, held: AtomicU64::new(0) }
     }
 
     fn class(&self, frames: usize) -> &AtomicU64 {
@@ -131,7 +130,9 @@ impl Classes {
     pub(super) fn density(&self, frames: usize) -> Density {
         // Relaxed, here and below: a guess that orders nothing.
         let word = self.class(frames).load(Ordering::Relaxed);
-        if samples_in(word) == 0 {
+        if self.is_held(frames) {
+            Density::Sparse
+        } else if samples_in(word) == 0 {
             Density::Unknown
         } else if is_dense(word) {
             Density::Dense
@@ -148,16 +149,29 @@ impl Classes {
             Content::Zero => self.follows_whole_zeros(frames),
         };
         match self.density(frames) {
-            Density::Unknown if self.may_guess(frames) && is_likely() => Density::Likely,
+            Density::Unknown if is_likely() => Density::Likely,
             density => density,
         }
     }
 
-    /// Whether one more request of a class of which nothing is known may be served on a guess.
-    fn may_guess(&self, frames: usize) -> bool {
-        let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
-        let requests = requests as usize;
-        requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
+    /// Notes that requests of about this size are held and hardly touched: they are sparse, whatever is touched of
+    /// those that are freed.
+    pub(super) fn set_held(&self, frames: usize) {
+        self.held.fetch_or(held_bit(frames), Ordering::Relaxed);
+    }
+
+    /// Notes that no others are than those with these bits.
+    pub(super) fn set_all_held(&self, bits: u64) {
+        self.held.store(bits, Ordering::Relaxed);
+    }
+
+    /// Whether there are any such.
+    pub(super) fn is_any_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn is_held(&self, frames: usize) -> bool {
+        self.held.load(Ordering::Relaxed) & held_bit(frames) != 0
     }
 
     /// The words of those of some classes of which something is known.
@@ -205,7 +219,8 @@ impl Classes {
     /// pages to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        self.density(frames) == Density::Sparse && word & ZERO == 0 && share_in(word) > 0
+        let is_sparse = self.density(frames) == Density::Sparse;
+        is_sparse && share_in(word) > 0 && (word & ZERO == 0 || self.is_held(frames))
     }
 
     /// The part of `of` frames that a request for `frames` is likely to touch.
@@ -215,6 +230,10 @@ impl Classes {
 
     /// The frames of a whole block that a request of a class is likely to touch.
     pub(super) fn touched_of_block(&self, frames: usize) -> usize {
+        if self.is_held(frames) {
+            // The mean is of those that are freed, and says nothing of the others: all of it may be touched.
+            return BLOCK_FRAMES;
+        }
         let mean = mean_in(self.class(frames).load(Ordering::Relaxed), BLOCKS);
         ((BLOCK_FRAMES * mean as usize) >> MEAN_BITS).max(1)
     }
@@ -306,10 +325,15 @@ fn with_mean(word: u64, at: u32, touched: usize, looked_at: usize) -> u64 {
 
 /// A number that says nothing of `number`, the same each time (the finalizer of SplitMix64, Steele et al., OOPSLA
 /// 2014).
-const fn scattered(number: u64) -> u64 {
+pub(super) const fn scattered(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 27
+}
+
+/// The bit of all classes of a doubling.
+pub(super) fn held_bit(frames: usize) -> u64 {
+    1 << (class_of(frames) / PER_DOUBLING)
 }
 
 /// The class of a number of frames: its leading bit and the three bits after it.
@@ -367,11 +391,6 @@ mod tests {
         assert_eq!(classes.density_for(1000, Content::Any), Density::Unknown, "both must agree");
         let look = |_: &u64| classes.is_sample(1000, Density::Likely);
         assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
-        assert_eq!(
-            classes.density_for(1000, Content::Any),
-            Density::Unknown,
-            "some guesses are enough"
-        );
         classes.learn(1000, 1, 1000);
         assert_eq!(classes.density_for(1000, Content::Any), Density::Sparse, "its own counts most");
     }

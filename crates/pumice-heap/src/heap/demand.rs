@@ -72,7 +72,7 @@ impl Heap {
             return None;
         }
         match keeps {
-            Keeps::Pages => get(&|word| word.expected() > 0),
+            Keeps::Pages => get(&|word| !word.is_pristine()),
             Keeps::Nothing => get(&BlockWord::is_pristine),
         }
     }
@@ -108,7 +108,6 @@ impl Heap {
             self.look_back(zone, end.range);
             if !whole.is_empty() {
                 self.end_sample(zone, zone.ledger().block(whole.start));
-                self.look_at_freed(zone, end.range);
             }
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }
@@ -124,6 +123,7 @@ impl Heap {
             Pages::Gone => (0, Want::Zeroed),
         };
         let freed_ready = promoted + self.put_end(zone, end, pages, content, |_, word| word);
+        self.drop_top(zone, end.range);
         if pages == Pages::There {
             self.notice_freed(end.frames() - given_back * BLOCK_FRAMES, freed_ready);
         }
@@ -235,11 +235,13 @@ impl Heap {
             zone.discard_frames(Pfn(start), (cut + 1) * BLOCK_FRAMES - start);
         }
         // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
-        // much, where requests of its size have gone to the ready zone since. Nothing counts the pages of a tail.
+        // much, where requests of its size have gone to the ready zone since. Nothing counts the pages of a tail, but
+        // sizes that are held come again and again.
         let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
         let is_rest = start < range.end().0;
-        let is_within = whole.is_empty() && is_rest;
-        let stays = is_within
+        let is_held = self.classes.is_held(range.frames);
+        let may_stay = (whole.is_empty() || is_retained && is_held) && is_rest;
+        let stays = may_stay
             && self.classes.density(range.frames) != Density::Dense
             && (kept == 0 || !self.are_rests_in_demand_many());
         let is_empty = is_rest_reset

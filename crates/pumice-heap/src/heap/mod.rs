@@ -25,6 +25,7 @@ mod bits;
 mod classes;
 mod demand;
 mod footprint;
+mod held;
 mod hints;
 mod mapping;
 mod marks;
@@ -40,7 +41,6 @@ mod rests;
 mod retain;
 mod retire;
 mod serve;
-mod shortage;
 mod source;
 mod taint;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -54,6 +54,7 @@ use ahead::Ahead;
 use classes::Classes;
 use demand::Growing;
 use footprint::Footprint;
+use held::Held;
 use moves::Moves;
 use pins::Pins;
 use price::Price;
@@ -61,7 +62,6 @@ use promote::Promotions;
 use rests::Rests;
 use retain::Retained;
 use retire::Stays;
-use shortage::Shortages;
 use taint::Owed;
 use zones::{PoolZone, ZoneKind, Zones};
 
@@ -133,7 +133,7 @@ pub struct Heap {
     ahead: Ahead,
     footprint: Footprint,
     promotions: Promotions,
-    shortages: Shortages,
+    held: Held,
     moves: Moves,
     retained: Retained,
     rests: Rests,
@@ -185,7 +185,7 @@ impl Heap {
             ahead: Ahead::new(),
             footprint: Footprint::new(),
             promotions: Promotions::new(),
-            shortages: Shortages::new(),
+            held: Held::new(),
             moves: Moves::new(),
             retained: Retained::new(),
             rests: Rests::new(),

@@ -50,8 +50,8 @@ impl Heap {
         Some((zone, run))
     }
 
-    /// Arranges to see how much of a run is touched, by one block of it, which is returned.
-    pub(super) fn begin_sample_in_ready(&self, zone: &PoolZone, run: &Run) -> usize {
+    /// Arranges to see how much of a run is touched, by one block of it.
+    pub(super) fn begin_sample_in_ready(&self, zone: &PoolZone, run: &Run) {
         let whole = whole_blocks(run.range);
         // Any block will do that is not always the same one.
         let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
@@ -62,7 +62,6 @@ impl Heap {
             let word = zone.ledger().block(pick);
             zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
         }
-        pick
     }
 
     /// A run has got so many frames more: they count as in use, where that is counted.
@@ -127,9 +126,6 @@ impl Heap {
             // SAFETY: the block is committed memory of the zone.
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
             if let Some(touched) = touched {
-                if self.is_looked_at(range.frames, at) {
-                    self.note_freed(range.frames, at, touched);
-                }
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
                 self.classes.learn_of_blocks(range.frames, touched, 1);
             }

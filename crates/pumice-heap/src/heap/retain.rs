@@ -25,6 +25,9 @@ const SPARE_SHARE: usize = 8;
 /// ... but at least so many.
 const SPARE_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 
+/// So many runs may stay behind all that is in use, where such runs are held and hardly touched.
+const TOP_RUNS: usize = 2;
+
 /// Runs that may stay of which the pages of one are counted.
 const COUNT_ONE_IN: usize = 8;
 
@@ -181,6 +184,25 @@ impl Heap {
             zone.set_owned(block, word.with_epoch(epoch));
         }
         true
+    }
+
+    /// After a run was freed whose size is held: gives back the pages that stayed behind all that is in use, if they
+    /// are many. A program that fills some such runs and frees them would have others lie on their pages next.
+    pub(super) fn drop_top(&self, zone: &PoolZone, range: PageRange) {
+        if !self.classes.is_held(range.frames) || !self.retained.is_any() {
+            return;
+        }
+        let least = TOP_RUNS * range.frames.div_ceil(BLOCK_FRAMES);
+        let is_free = |block: usize| super::is_free(zone.ledger().block(block));
+        let (from, end) = (whole_blocks(range).start, zone.ledger().grown());
+        if (from..end).all(is_free) {
+            let last = (0..from).rev().find(|&block| !is_free(block));
+            let first = last.map_or(0, |block| block + 1);
+            let stayed = |block: &usize| zone.ledger().block(*block).expected() > 0;
+            if (first..end).filter(stayed).count() > least {
+                self.drop_free_blocks(zone, first, |word| word.expected() > 0);
+            }
+        }
     }
 
     /// Counts the frames of a run's blocks that are resident, and learns from it. `None`: it is not known, or there are

@@ -3,9 +3,9 @@
 use core::ptr::NonNull;
 
 use super::classes::Density;
+use super::held::MOST_GUESSED;
 use super::hints::WithHints;
 use super::mapping::has_lost;
-use super::shortage::Shortage;
 use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -87,30 +87,31 @@ impl Heap {
             return None;
         }
         let node = self.zones.here();
-        let density = self.classes.density_for(frames, content);
+        self.look_at_held(frames);
+        let may_guess = !self.is_too_much_held();
+        let density = match may_guess && frames <= MOST_GUESSED {
+            true => self.classes.density_for(frames, content),
+            false => self.classes.density(frames),
+        };
         self.classes.note_content(frames, content);
         let is_sample = self.classes.is_sample(frames, density);
         let is_growing = density == Density::Unknown
+            && may_guess
             && content == Content::Any
             && self.has_for_growing(node, frames);
-        let shortage = match density {
-            Density::Dense if !is_sample => self.shortage(node, frames),
-            _ => Shortage::None,
-        };
         let from_ready = match density {
-            Density::Dense if shortage == Shortage::Unused => false,
-            Density::Dense => {
-                !(is_sample || shortage == Shortage::Sample) || blocks >= SAMPLE_BLOCKS
-            }
             // Runs within a block are looked at when they come from the demand zone only.
-            Density::Likely => !(is_sample && blocks < SAMPLE_BLOCKS),
+            Density::Dense | Density::Likely => !is_sample || blocks >= SAMPLE_BLOCKS,
             Density::Unknown => is_growing || self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
         let there = match density {
             // With fewer blocks it would not be looked at.
             Density::Unknown
-                if !from_ready && content == Content::Any && blocks >= SAMPLE_BLOCKS =>
+                if !from_ready
+                    && may_guess
+                    && content == Content::Any
+                    && blocks >= SAMPLE_BLOCKS =>
             {
                 self.get_there(node, blocks, tail, align.div_ceil(BLOCK_FRAMES))
             }
@@ -135,11 +136,9 @@ impl Heap {
         }
         if is_sample && blocks > 0 && can_look {
             match zone.kind {
-                ZoneKind::Ready => drop(self.begin_sample_in_ready(zone, &run)),
+                ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
                 ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
             }
-        } else if matches!(shortage, Shortage::Sample | Shortage::Unused) {
-            self.remember_shortage(zone, &run, frames);
         }
         if density == Density::Unknown && content == Content::Any {
             self.growing.hand_out(zone.address(run.range.start));
@@ -153,6 +152,7 @@ impl Heap {
             }
             self.make_zero(zone, &run, frames, density);
         }
+        self.hand_out_held(zone, &run, content);
         NonNull::new(zone.address(run.range.start))
     }
 
@@ -352,6 +352,9 @@ impl Heap {
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
         let freed = PageRange { start: Pfn(range.start.0 + kept), frames };
+        if frames == range.frames {
+            self.end_held(zone, range);
+        }
         self.end_holes(zone, freed);
         let is_recycled = self.is_recycling() && !has_lost(zone, freed);
         let end = RunEnd { range, kept, is_recycled };

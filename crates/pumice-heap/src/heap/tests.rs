@@ -3,6 +3,7 @@
 mod bounds;
 mod engines;
 mod full;
+mod held;
 mod nodes;
 mod policy;
 mod price;

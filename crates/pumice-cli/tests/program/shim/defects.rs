@@ -64,6 +64,15 @@ fn memory_that_is_hardly_touched_stays_so_when_it_grows() {
     compare_success(&modes, compile("defects/sparse_growth"), &[], b"");
 }
 
+#[test]
+fn memory_that_is_kept_and_hardly_touched_costs_what_is_touched() {
+    let program = compile("defects/held");
+    let sizes = ["table", "mixed", "mixed-small", "small", "scattered"];
+    for how in ["rounds", "turns", "zeros", "batch"].into_iter().chain(sizes) {
+        compare_success(&[Mode::Verify, Mode::Small], &program, &[how], b"");
+    }
+}
+
 /// Where the heap does not have all of it from the start.
 #[test]
 fn what_was_set_on_memory_from_before_the_heap_stays_when_it_grows() {

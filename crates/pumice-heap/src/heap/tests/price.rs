@@ -11,6 +11,8 @@ fn heap_of_dense() -> &'static Heap {
     let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
     TIMES_NS.set(vec![CHEAP; 8]);
     make_dense(heap, DENSE);
+    // Runs are held here that nobody touches.
+    heap.held.note_late(usize::MAX / BLOCK_SIZE);
     // All that is ready is in use from here on, so that more comes in new blocks.
     get(heap, DENSE, Content::Any);
     TIMES_NS.take();

@@ -131,6 +131,8 @@ fn runs_that_grow_into_a_rest_keep_their_content() {
 fn blocks_that_were_trimmed_are_whole_ones_again() {
     let (odd, even) = (2 * MIB + 64, 8 * MIB);
     let heap = heap_of_dense(&[odd, even]);
+    // All are filled late.
+    heap.held.note_late(usize::MAX / BLOCK_SIZE);
     let zone = heap.zones.local(0, ZoneKind::Ready);
     let trimmed = || {
         let is_trimmed = |&block: &usize| zone.ledger().block(block).trimmed();

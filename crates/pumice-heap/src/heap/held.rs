@@ -1,0 +1,383 @@
+//! Memory that a program holds and hardly touches.
+//!
+//! The ready zone's memory is there before it is touched, or comes in huge pages. So a program that asks for it, keeps
+//! it and touches little would have far more resident than it needs. Sizes are known by what was touched of their
+//! memory when it was freed, which tells nothing of memory that is never freed. So there is one budget for all memory
+//! in use of which it is not known that it is touched: [`UNSEEN`], and what follows from experience.
+//!
+//! Now and then a run goes out as a *witness*: it stands for all memory that went out since the last one, and has eight
+//! places that tell later whether they were written. Places that read as zeros do so as long as they are not. In
+//! others, whose content is nothing to anybody, a mark is left. A witness of which two places and more have been
+//! written is *seen*, and does not count any more. Nor does one that is freed. The rest of them, all in use and hardly
+//! touched, are an unbiased sample of such memory, whatever the program frees and asks for anew.
+//!
+//! As long as they stand for more than the budget, requests of about the size of such a witness are *held*: they are
+//! served as those of a sparse class are, from the demand zone, as the kernel would serve them. They go on being
+//! witnesses there, so that the end of it is seen. Other sizes go on. A guess is made within the budget only.
+//!
+//! A witness that was found to be hardly touched, and is written later, shows a program that asks for all first and
+//! fills all then. So the budget grows by some times as much, and shrinks where that does not happen again.
+//!
+//! The program may have unmapped such memory, or forbidden itself to read it: so the kernel copies the places, which
+//! fails then. A witness that nobody can look at is taken for seen, as all are under a seccomp filter.
+
+use super::classes::{held_bit, scattered};
+use super::{Content, Heap, PoolZone, ZoneKind};
+use core::array;
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use pumice_frames::frame::{Native, Run};
+use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pumice_frames::sys::mem;
+
+/// Frames that may be in use without being seen...
+const UNSEEN: usize = (24 << 20) / FRAME_SIZE;
+/// ... and this share of the ready zones' memory in use.
+const SHARE: usize = 8;
+/// New memory is had on a guess for so many frames at most.
+pub(super) const MOST_GUESSED: usize = (64 << 20) / FRAME_SIZE;
+/// There is a witness for each such share of the budget.
+const STEP_SHARE: usize = 16;
+/// A witness is looked at when this share of the budget has gone out after it.
+const RIPE_SHARE: usize = 8;
+/// A witness that was written late adds so many times as much to the budget...
+const LATE: usize = 4;
+/// ... and at most so many frames.
+const MOST_LATE: usize = (2 << 30) / FRAME_SIZE;
+/// Sizes stay hardly touched while so many parts of the budget are used...
+const MUCH: usize = 3;
+/// ... of so many.
+const MUCH_OF: usize = 4;
+/// There is a look for so many frames that are asked for while the budget is used up...
+const LOOK_FRAMES: usize = 1024;
+/// ... twice as many after so many looks as there are witnesses that found nothing new, up to this many times...
+const MOST_PATIENCE: usize = 4;
+/// ... and so many looks at most for one request.
+const MOST_LOOKS: usize = 2;
+
+const WITNESSES: usize = 64;
+const PLACES: usize = 8;
+/// So many places are written, and more, where a run is touched.
+const FEW_WRITTEN: usize = PLACES / 4;
+/// Bytes that are looked at of a place: a program may write zeros among others.
+const PLACE: usize = 64;
+/// The mark, but for the place's address: a number like any other.
+const MARK: u64 = 0x6d3b_95e1_07c8_f25f;
+
+/// A witness was found to be hardly touched.
+const IS_UNUSED: usize = 1;
+/// Where the bits begin that say which places have a mark.
+const MARKED: u32 = 1;
+const ADDRESS: usize = !(FRAME_SIZE - 1);
+
+/// A run that goes out as a witness. Relaxed, as all here: amounts that order nothing, and a witness that is forgotten
+/// teaches nothing.
+#[derive(Debug)]
+struct Witness {
+    /// Its address, with flags in the low bits; 0: there is none, [`IS_UNUSED`] alone: there will be one.
+    word: AtomicUsize,
+    frames: AtomicUsize,
+    /// Frames that it stands for.
+    weight: AtomicUsize,
+    /// [`Held::age`] by then.
+    born: AtomicUsize,
+}
+
+/// See the module's top.
+#[derive(Debug)]
+pub(super) struct Held {
+    witnesses: [Witness; WITNESSES],
+    /// Frames that all witnesses stand for.
+    unseen: AtomicUsize,
+    /// Frames that have gone out, ever, of those that count: from ready zones, and of sizes that are held.
+    given: AtomicUsize,
+    /// How many there were at the last witness.
+    last: AtomicUsize,
+    /// Frames that go out before the next one.
+    step: AtomicUsize,
+    /// Frames that were asked for while there was a reason to look.
+    asked: AtomicUsize,
+    /// The witness that is looked at next.
+    hand: AtomicUsize,
+    /// Looks since one found something new.
+    in_vain: AtomicUsize,
+    /// Bits of the sizes that were found to be hardly touched on its way round.
+    found: AtomicU64,
+    /// Frames that the budget grew by.
+    late: AtomicUsize,
+}
+
+/// The finding of a look.
+enum Finding {
+    /// It is in use, and hardly touched.
+    Unused,
+    /// It is touched, or nobody knows.
+    Seen,
+    /// It is not in use any more.
+    Gone,
+}
+
+fn subtract(from: &AtomicUsize, frames: usize) {
+    let less = |now: usize| Some(now.saturating_sub(frames));
+    let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+}
+
+impl Held {
+    pub(super) fn new() -> Held {
+        let zero = || AtomicUsize::new(0);
+        let none = || Witness { word: zero(), frames: zero(), weight: zero(), born: zero() };
+        Held {
+            witnesses: array::from_fn(|_| none()),
+            unseen: zero(),
+            given: zero(),
+            last: zero(),
+            step: zero(),
+            asked: zero(),
+            hand: zero(),
+            in_vain: zero(),
+            found: AtomicU64::new(0),
+            late: zero(),
+        }
+    }
+
+    /// The witness at an address, if there is one.
+    fn of(&self, at: usize) -> &Witness {
+        &self.witnesses[scattered((at / FRAME_SIZE) as u64) as usize % WITNESSES]
+    }
+
+    #[cfg(test)]
+    pub(super) fn unseen(&self) -> usize {
+        self.unseen.load(Ordering::Relaxed)
+    }
+
+    /// Frames that have been asked for, as far as it matters.
+    fn age(&self) -> usize {
+        self.given.load(Ordering::Relaxed) + self.asked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_late(&self, weight: usize) {
+        let more = |late: usize| Some((late + LATE * weight).min(MOST_LATE));
+        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+}
+
+impl Heap {
+    /// Frames that may be in use without being seen.
+    fn may_be_unseen(&self) -> usize {
+        UNSEEN + self.footprint.in_use() / SHARE + self.held.late.load(Ordering::Relaxed)
+    }
+
+    /// Whether more is hardly touched than may be. Nothing is guessed then.
+    pub(super) fn is_too_much_held(&self) -> bool {
+        self.held.unseen.load(Ordering::Relaxed) > self.may_be_unseen()
+    }
+
+    fn is_much_held(&self) -> bool {
+        let unseen = self.held.unseen.load(Ordering::Relaxed);
+        unseen > self.may_be_unseen() / MUCH_OF * MUCH
+    }
+
+    /// Before a request: looks at witnesses, if there is a reason.
+    #[inline]
+    pub(super) fn look_at_held(&self, frames: usize) {
+        if self.is_too_much_held() || self.classes.is_any_held() {
+            self.look_at_some(frames);
+        }
+    }
+
+    #[cold]
+    fn look_at_some(&self, frames: usize) {
+        let before = self.held.asked.fetch_add(frames, Ordering::Relaxed);
+        let in_vain = self.held.in_vain.load(Ordering::Relaxed);
+        let each = LOOK_FRAMES << (in_vain / WITNESSES).min(MOST_PATIENCE);
+        let looks = (before + frames) / each - before / each;
+        for _ in 0..looks.min(MOST_LOOKS) {
+            self.look_at_next();
+        }
+    }
+
+    /// Looks at the next witness that is old enough: its owner may be about to fill it.
+    fn look_at_next(&self) {
+        let ripe = self.may_be_unseen() / RIPE_SHARE;
+        let now = self.held.age();
+        for _ in 0..WITNESSES {
+            let hand = self.held.hand.fetch_add(1, Ordering::Relaxed) % WITNESSES;
+            if hand == 0 {
+                let found = self.held.found.swap(0, Ordering::Relaxed);
+                self.classes.set_all_held(if self.is_much_held() { found } else { 0 });
+            }
+            let witness = &self.held.witnesses[hand];
+            let word = witness.word.load(Ordering::Relaxed);
+            let is_ripe = now.wrapping_sub(witness.born.load(Ordering::Relaxed)) >= ripe;
+            if word & ADDRESS != 0 && is_ripe {
+                self.look_at(witness, word);
+                return;
+            }
+        }
+    }
+
+    fn look_at(&self, witness: &Witness, word: usize) {
+        let frames = witness.frames.load(Ordering::Relaxed);
+        let finding = self.written_places(word, frames);
+        self.held.in_vain.fetch_add(1, Ordering::Relaxed);
+        match finding {
+            Finding::Unused => {
+                self.held.found.fetch_or(held_bit(frames), Ordering::Relaxed);
+                let swap = |now| {
+                    let relaxed = Ordering::Relaxed;
+                    witness.word.compare_exchange(word, now, relaxed, relaxed).is_ok()
+                };
+                if self.is_too_much_held() {
+                    if !self.classes.is_held(frames) {
+                        self.held.in_vain.store(0, Ordering::Relaxed);
+                        self.classes.set_held(frames);
+                    }
+                    if word & IS_UNUSED == 0 && swap(word | IS_UNUSED) {
+                        let weight = witness.weight.load(Ordering::Relaxed);
+                        subtract(&self.held.late, weight / 2);
+                    }
+                }
+            }
+            Finding::Seen | Finding::Gone => {
+                self.held.in_vain.store(0, Ordering::Relaxed);
+                self.end_witness(witness, word, &finding);
+            }
+        }
+    }
+
+    fn end_witness(&self, witness: &Witness, word: usize, finding: &Finding) {
+        let weight = witness.weight.load(Ordering::Relaxed);
+        let swap = witness.word.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if swap.is_err() {
+            return;
+        }
+        subtract(&self.held.unseen, weight);
+        if word & IS_UNUSED != 0 && matches!(finding, Finding::Seen) {
+            self.held.note_late(weight);
+        }
+        if !self.is_much_held() && self.classes.is_any_held() {
+            self.classes.set_all_held(0);
+        }
+    }
+
+    /// A run is about to be freed.
+    #[inline]
+    pub(super) fn end_held(&self, zone: &PoolZone, range: PageRange) {
+        let at = zone.address(range.start) as usize;
+        let witness = self.held.of(at);
+        let word = witness.word.load(Ordering::Relaxed);
+        if word & ADDRESS == at {
+            self.end_witness_freed(witness, word);
+        }
+    }
+
+    #[cold]
+    fn end_witness_freed(&self, witness: &Witness, word: usize) {
+        let finding = match word & IS_UNUSED {
+            0 => Finding::Gone,
+            _ => self.written_places(word, witness.frames.load(Ordering::Relaxed)),
+        };
+        self.end_witness(witness, word, &finding);
+    }
+
+    /// A run goes out: it is a witness, if it is one that counts and it is time for one.
+    #[inline]
+    pub(super) fn hand_out_held(&self, zone: &PoolZone, run: &Run, content: Content) {
+        let frames = run.range.frames;
+        if zone.kind == ZoneKind::Demand && !self.classes.is_held(frames) {
+            return;
+        }
+        let given = self.held.given.fetch_add(frames, Ordering::Relaxed) + frames;
+        let since = given.wrapping_sub(self.held.last.load(Ordering::Relaxed));
+        if since > self.held.step.load(Ordering::Relaxed) {
+            self.begin_witness(zone, run, content, given);
+        }
+    }
+
+    #[cold]
+    fn begin_witness(&self, zone: &PoolZone, run: &Run, content: Content, given: usize) {
+        let at = zone.address(run.range.start) as usize;
+        let witness = self.held.of(at);
+        let relaxed = Ordering::Relaxed;
+        if witness.word.compare_exchange(0, IS_UNUSED, relaxed, relaxed).is_err() {
+            // The next one will be.
+            return;
+        }
+        let since = given.wrapping_sub(self.held.last.swap(given, relaxed));
+        let step = self.may_be_unseen() / STEP_SHARE;
+        self.held.step.store(step / 2 + scattered(given as u64) as usize % step, relaxed);
+        let mut word = at;
+        if content == Content::Any {
+            for (nth, place) in places(at, run.range.frames).into_iter().enumerate() {
+                if is_dirty(zone, run, place) {
+                    // SAFETY: the place is the new run's, whose content is nothing to anybody.
+                    unsafe { (place as *mut u64).write_volatile(mark(place)) };
+                    word |= 1 << MARKED << nth;
+                }
+            }
+        }
+        witness.frames.store(run.range.frames, relaxed);
+        witness.weight.store(since, relaxed);
+        witness.born.store(self.held.age(), relaxed);
+        witness.word.store(word, relaxed);
+        self.held.unseen.fetch_add(since, relaxed);
+    }
+
+    /// Looks at the places of a run that went out with so many frames.
+    fn written_places(&self, word: usize, frames: usize) -> Finding {
+        let at = word & ADDRESS;
+        let Ok((zone, range)) = self.run_at(at as *const u8) else { return Finding::Gone };
+        if range.frames < frames {
+            return Finding::Gone;
+        }
+        if self.is_quiet() {
+            return Finding::Seen;
+        }
+        let places = places(at, frames);
+        let is_marked = |nth: usize| word >> MARKED >> nth & 1 != 0;
+        // Where nothing is, there is nothing to copy.
+        let is_there = array::from_fn(|nth| is_marked(nth) || self.is_there(zone, places[nth]));
+        let mut bytes = [[0; PLACE]; PLACES];
+        if mem::copy_own(places, is_there, &mut bytes).is_err() {
+            return Finding::Seen;
+        }
+        let is_written = |&nth: &usize| match is_marked(nth) {
+            true => bytes[nth][..size_of::<u64>()] != mark(places[nth]).to_ne_bytes(),
+            false => bytes[nth] != [0; PLACE],
+        };
+        match (0..PLACES).filter(is_written).count() {
+            0..FEW_WRITTEN => Finding::Unused,
+            _ => Finding::Seen,
+        }
+    }
+
+    /// Whether a page is resident: to look at one that is not would bring it.
+    fn is_there(&self, zone: &PoolZone, place: usize) -> bool {
+        let at = place as *mut u8;
+        let is_ready = zone.pfn(at).is_some_and(|pfn| zone.ledger().block(pfn.block()).ready());
+        is_ready || self.resident(zone, at, FRAME_SIZE) != Some(0)
+    }
+}
+
+fn mark(place: usize) -> u64 {
+    MARK ^ place as u64
+}
+
+/// Addresses of pages all over a run's whole blocks, or all over a run within a block.
+fn places(at: usize, frames: usize) -> [usize; PLACES] {
+    let frames = if frames < BLOCK_FRAMES { frames } else { frames / BLOCK_FRAMES * BLOCK_FRAMES };
+    array::from_fn(|nth| {
+        let (start, end) = (nth * frames / PLACES, (nth + 1) * frames / PLACES);
+        let within = scattered((at + nth) as u64) as usize % (end - start).max(1);
+        at + (start + within) * FRAME_SIZE
+    })
+}
+
+/// Whether what a new run has at a place is nothing to anybody, and need not be zero.
+fn is_dirty(zone: &PoolZone, run: &Run, place: usize) -> bool {
+    let Some(pfn) = zone.pfn(place as *const u8) else { return false };
+    if run.range.frames >= BLOCK_FRAMES {
+        return !zone.ledger().block(pfn.block()).zeroed();
+    }
+    let Pfn(frame) = pfn;
+    run.dirt.ranges::<Native>().any(|range| range.contains(&(frame % BLOCK_FRAMES)))
+}
