@@ -155,6 +155,11 @@ pub static HITS_AGAINST_FRAMES: Plot = Plot::Lines(Lines {
         series("2q", &[is("policy", "2q")]),
         series("two-list", &[is("policy", "two-list")]),
         series("adaptive", &[is("policy", "adaptive")]),
+        series("arc", &[is("policy", "arc")]),
+        series("lirs", &[is("policy", "lirs")]),
+        series("s3-fifo", &[is("policy", "s3-fifo")]),
+        series("sieve", &[is("policy", "sieve")]),
+        series("clock-pro", &[is("policy", "clock-pro")]),
         series("opt", &[is("policy", "opt")]),
     ],
 });
@@ -167,7 +172,8 @@ pub static REPLACE: Entry = Entry {
             (some pages are far more frequent than others), scans (the same, and now and then 10,000 pages in a row \
             that are used once), loop (6,000 pages around and around), phases (5,000 pages at a time). two-list \
             and adaptive are pumice's, the very code that reclaim runs; opt knows the future. 'pumice bench \
-            replace --trace FILE' does the same for a trace of yours.",
+            replace --trace FILE' does the same for a trace of yours, and --all adds ARC, LIRS, S3-FIFO, SIEVE and \
+            CLOCK-Pro.",
     part: Part::E,
     quick: Setting { arguments: &[], seconds: 6.0 },
     full: Setting { arguments: &[], seconds: 6.0 },

@@ -26,13 +26,28 @@ use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
-use peers::{Cache, Clock, Oldest, TwoQ};
+use peers::{Arc, Cache, Clock, ClockPro, Lirs, Oldest, S3Fifo, Sieve, TwoQ};
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use trace::Trace;
 
 /// The policies, as the table has them.
-const POLICIES: [&str; 7] = ["fifo", "lru", "clock", "2q", "two-list", "adaptive", "opt"];
+const POLICIES: [&str; 12] = [
+    "fifo",
+    "lru",
+    "clock",
+    "2q",
+    "arc",
+    "lirs",
+    "s3-fifo",
+    "sieve",
+    "clock-pro",
+    "two-list",
+    "adaptive",
+    "opt",
+];
+/// Those that are run unless others are asked for.
+const USUAL: [&str; 7] = ["fifo", "lru", "clock", "2q", "two-list", "adaptive", "opt"];
 /// References between two looks at the bar.
 const STRIDE: usize = 1 << 16;
 /// As many as a zone has at most.
@@ -49,9 +64,12 @@ pub struct ReplaceArgs {
     #[arg(long, value_name = "LIST", default_value = "1000,4000,16000", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=MOST_FRAMES))]
     frames: Vec<u32>,
-    /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
+    /// Only these policies, of fifo, lru, clock, 2q, arc, lirs, s3-fifo, sieve, clock-pro, two-list, adaptive, opt
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = POLICIES)]
     only: Vec<String>,
+    /// All of these policies, and not only fifo, lru, clock, 2q, two-list, adaptive and opt
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -66,7 +84,10 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     let mut output = Output::create(&options.output, plot)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
-        .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
+        .filter(|policy| match options.only[..] {
+            [] => options.all || USUAL.contains(policy),
+            _ => options.only.iter().any(|one| one == policy),
+        })
         .collect();
     let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
     let bar = bar(references * policies.len() * options.frames.len());
@@ -87,7 +108,7 @@ fn run_trace(
 ) -> Result<(), Failure> {
     let (references, pages) = (trace.references.len(), trace.pages);
     let mut columns = vec![("frames", 10)];
-    columns.extend(policies.iter().map(|&policy| (policy, 8)));
+    columns.extend(policies.iter().map(|&policy| (policy, 9)));
     let shown = bar.suspend(|| {
         println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
         Table::begin(&columns)
@@ -141,6 +162,11 @@ fn hits(policy: &str, frames: u32, trace: &Trace, next_uses: &[u32], bar: &Progr
         "lru" => run(&mut Oldest::lru(frames, pages)),
         "clock" => run(&mut Clock::new(frames, pages)),
         "2q" => run(&mut TwoQ::new(frames, pages)),
+        "arc" => run(&mut Arc::new(frames, pages)),
+        "lirs" => run(&mut Lirs::new(frames, pages)),
+        "s3-fifo" => run(&mut S3Fifo::new(frames, pages)),
+        "sieve" => run(&mut Sieve::new(frames, pages)),
+        "clock-pro" => run(&mut ClockPro::new(frames, pages)),
         "two-list" => {
             let mut entries = table::<TwoList<'_>>(frames);
             run(&mut Ours::new(TwoList::new(&mut entries), frames, pages))

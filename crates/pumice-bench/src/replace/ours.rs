@@ -37,7 +37,7 @@ impl<P: Policy> Cache for Ours<P> {
     fn access(&mut self, page: u32) -> bool {
         let at = page as usize;
         if self.frame_of[at] != NONE {
-            self.policy.accessed(self.frame_of[at]);
+            self.policy.accessed(self.frame_of[at], page.into());
             return true;
         }
         if self.free.is_empty() {
@@ -52,7 +52,8 @@ impl<P: Policy> Cache for Ours<P> {
         let frame = self.free.pop().expect("a policy gives up a page where all are in");
         self.frame_of[at] = frame;
         self.page_of[frame as usize] = page;
-        self.policy.add(frame, self.shadows[at].map_or(Arrival::Fresh, Arrival::Refault));
+        let arrival = self.shadows[at].map_or(Arrival::Fresh, Arrival::Refault);
+        self.policy.add(frame, page.into(), arrival);
         false
     }
 }

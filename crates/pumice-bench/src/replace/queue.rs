@@ -55,9 +55,20 @@ impl PageQueue {
         self.len -= 1;
     }
 
+    /// The page that has been in it longest.
+    pub fn front(&self) -> Option<u32> {
+        (self.front != NONE).then_some(self.front)
+    }
+
+    /// The page behind one that is in it.
+    pub fn after(&self, page: u32) -> Option<u32> {
+        let after = self.links[page as usize].1;
+        (after != NONE).then_some(after)
+    }
+
     /// Takes out the page that has been in it longest.
     pub fn pop_front(&mut self) -> Option<u32> {
-        let front = (self.front != NONE).then_some(self.front)?;
+        let front = self.front()?;
         self.remove(front);
         Some(front)
     }

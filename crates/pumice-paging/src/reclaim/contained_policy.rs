@@ -35,13 +35,13 @@ impl<P: Policy> ContainedPolicy<P> {
     }
 
     /// Pages that were not in, or whose frames are others' by now.
-    pub fn add_all(&mut self, pages: &[(u32, Arrival)]) {
+    pub fn add_all(&mut self, pages: &[(u32, u64, Arrival)]) {
         self.call(|policy| {
-            for &(page, arrival) in pages {
+            for &(page, name, arrival) in pages {
                 if policy.contains(page) {
                     policy.forget(page);
                 }
-                policy.add(page, arrival);
+                policy.add(page, name, arrival);
             }
         });
     }
@@ -50,12 +50,8 @@ impl<P: Policy> ContainedPolicy<P> {
         self.call(|policy| policy.tune(tunables));
     }
 
-    pub fn set_looks(&mut self, times: usize) {
-        self.call(|policy| policy.set_looks(times));
-    }
-
-    pub fn accessed(&mut self, page: u32) {
-        self.call(|policy| policy.accessed(page));
+    pub fn accessed(&mut self, page: u32, name: u64) {
+        self.call(|policy| policy.accessed(page, name));
     }
 
     pub fn forget(&mut self, page: u32) {

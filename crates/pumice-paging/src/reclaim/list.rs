@@ -1,8 +1,10 @@
 //! Doubly linked lists of pages by index, in one table: nothing is allocated, and taking a page out
-//! needs no word of which list it is in.
+//! does not need to know which list it is in.
 //!
 //! The table has an entry for each page and, behind them, one for each list: its head, which is linked
 //! into a ring with the list's pages.
+
+use core::ops::DerefMut;
 
 /// A page's entry, or a list's head.
 ///
@@ -28,8 +30,6 @@ pumice_frames::flags! {
         const ACTIVE = 2;
         /// `PG_referenced`.
         const REFERENCED = 4;
-        /// Activated on trial, and not used since.
-        const TRIAL = 8;
         /// Used again at a distance.
         const FAR = 16;
         /// Two bits that count uses.
@@ -100,17 +100,17 @@ pub(super) struct Head(u32);
 
 /// See the module's top.
 #[derive(Debug)]
-pub(super) struct Lists<'t> {
-    table: &'t mut [Page],
+pub(super) struct Lists<T> {
+    table: T,
     pages: usize,
     /// Pages that are active, and that are not, of those on lists. The function that puts a page on one counts it.
     pub nr_active: usize,
     pub nr_inactive: usize,
 }
 
-impl<'t> Lists<'t> {
+impl<T: DerefMut<Target = [Page]>> Lists<T> {
     /// `lists` empty lists over a table of `pages + lists` entries.
-    pub fn new(table: &'t mut [Page], lists: usize) -> Lists<'t> {
+    pub fn new(mut table: T, lists: usize) -> Lists<T> {
         let pages = table.len().checked_sub(lists).expect("a table has an entry for each list");
         assert!(table.len() <= u32::MAX as usize, "pages are numbered by 32 bits");
         table.fill(Page::new());
@@ -231,7 +231,7 @@ mod tests {
         #[test]
         fn lists_are_what_queues_are(steps in prop::collection::vec((0u32..4, 0u32..12, 0usize..3), 0..200)) {
             let mut table = [Page::new(); 12 + 3];
-            let mut lists = Lists::new(&mut table, 3);
+            let mut lists = Lists::new(&mut table[..], 3);
             let mut model: [VecDeque<u32>; 3] = Default::default();
             for (step, page, list) in steps {
                 let place = model.iter().position(|queue| queue.contains(&page));

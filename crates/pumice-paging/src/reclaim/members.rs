@@ -35,6 +35,11 @@ impl Owner {
         (self.0 >> Self::PAGE_BITS) as usize - 1
     }
 
+    /// Its name for policies.
+    pub fn name(self) -> u64 {
+        self.0
+    }
+
     pub fn page(self) -> usize {
         (self.0 & ((1 << Self::PAGE_BITS) - 1)) as usize
     }

@@ -14,7 +14,6 @@
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - [`paging`]: the calls that a space's faults make.
-//! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!
 //! A policy is plain code under its owner's lock, and allocates nothing. It knows of a page only that it came in, from
@@ -22,7 +21,6 @@
 //! [`policy::Shadow`] of 28 bits, which fits into a page's entry). `pumice bench replace` runs it over traces as it is.
 
 pub mod adaptive;
-mod ages;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod backing_tests;
 #[cfg(not(loom))]

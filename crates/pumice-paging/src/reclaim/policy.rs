@@ -39,13 +39,12 @@ pub struct Tunables {
     /// `vm_balance_ratio`, of two lists: they rotate at the same speed when the active one is so many times as long as
     /// the inactive one. 2, as 2.4 has it: a third of the memory is then for what has been used once. 1 at least.
     pub vm_balance_ratio: usize,
-    /// The share of the pages, in percent, that the adaptive policy's inactive queue has. 20: as 2Q's authors found,
-    /// and so that a scan costs no more than a fifth of the memory. 1 to 30: an active page is one that is used again
-    /// after a third of a memory's worth.
+    /// The share of the pages, in percent, that the inactive queue of the adaptive policy's 2Q has. 15, by measurement;
+    /// 2Q's authors advise 25. 1 to 30: an active page is one that is used again after a third of a memory.
     pub inactive_percent: usize,
-    /// Evictions for which the adaptive policy knows a page that went, for each hundred pages. 150: twice what 2Q keeps
-    /// a list for, which here costs nothing; after many more, a page that comes back is not used often enough to stay.
-    /// 10,000 at most: evictions are numbered no further.
+    /// Evictions for which the adaptive policy's 2Q knows a page that went, for each hundred pages. 200: four
+    /// times what its authors keep a list for, which costs nothing here; after many more, a page that comes back is not
+    /// used often enough to stay. 10,000 at most.
     pub history_percent: usize,
 }
 
@@ -53,7 +52,7 @@ impl Tunables {
     /// See each field.
     #[doc(hidden)]
     pub const DEFAULT: Tunables =
-        Tunables { vm_balance_ratio: 2, inactive_percent: 20, history_percent: 150 };
+        Tunables { vm_balance_ratio: 2, inactive_percent: 15, history_percent: 200 };
 
     /// The same with values that make sense.
     pub(super) fn checked(self) -> Tunables {
@@ -72,6 +71,8 @@ impl Default for Tunables {
 }
 
 /// A replacement policy over pages numbered from 0.
+///
+/// A page has a number for as long as it is in, as its frame has, and a name for as long as it is mapped.
 ///
 /// Of a page that is in: [`Policy::add`] when it comes, [`Policy::accessed`] when it is used later,
 /// [`Policy::forget`] when it is unmapped; [`Policy::evict`] says which to give up, and forgets it.
@@ -97,10 +98,10 @@ pub trait Policy {
     fn batch(pages: usize) -> usize;
 
     /// A page that was not in comes.
-    fn add(&mut self, page: u32, arrival: Arrival);
+    fn add(&mut self, page: u32, name: u64, arrival: Arrival);
 
     /// A page that is in is used (`mark_page_accessed`).
-    fn accessed(&mut self, page: u32);
+    fn accessed(&mut self, page: u32, name: u64);
 
     /// A page that is in goes for good.
     fn forget(&mut self, page: u32);
@@ -131,11 +132,6 @@ pub trait Policy {
     /// Takes a page back that [`Policy::evict`] chose, and that can't go out now: it is rolled over, so that others are
     /// chosen before it is again.
     fn put_back(&mut self, page: u32, shadow: Shadow);
-
-    /// Says how uses are told: to a scan that looks at each page so many times while memory turns over once; 0, as at
-    /// first: each when it is.
-    #[doc(hidden)]
-    fn set_looks(&mut self, _times: usize) {}
 
     /// Pages that are in.
     fn len(&self) -> usize;

@@ -239,7 +239,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                         Seen::Nothing => {}
                         Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
                         Seen::FirstUse => state.frames[frame as usize].is_new = false,
-                        Seen::Use => state.policy.accessed(frame),
+                        Seen::Use => state.policy.accessed(frame, owner.name()),
                     }
                 }
             }

@@ -176,7 +176,8 @@ impl<P: Policy + Send> Round<'_, P> {
                 // It came for that.
                 frame.is_new = false;
             } else if is_young && !is_last_try {
-                state.policy.accessed(number);
+                let name = frame.owner.name();
+                state.policy.accessed(number, name);
             }
             let may_go = (!is_young || is_last_try) && !state.policy.is_active(number);
             if !may_go {

@@ -14,7 +14,7 @@ const BATCH: usize = 32;
 /// See the module's top.
 #[derive(Debug)]
 pub struct TwoList<'t> {
-    lists: Lists<'t>,
+    lists: Lists<&'t mut [Page]>,
     vm_balance_ratio: usize,
     /// The rest of the batch that was balanced for.
     batch_left: usize,
@@ -100,7 +100,7 @@ impl Policy for TwoList<'_> {
         BATCH.min(pages / 4).max(1)
     }
 
-    fn add(&mut self, page: u32, arrival: Arrival) {
+    fn add(&mut self, page: u32, _name: u64, arrival: Arrival) {
         debug_assert!(!self.contains(page));
         match arrival {
             Arrival::Fresh | Arrival::Refault(_) => self.add_inactive(page, Flags::REFERENCED),
@@ -108,7 +108,7 @@ impl Policy for TwoList<'_> {
         }
     }
 
-    fn accessed(&mut self, page: u32) {
+    fn accessed(&mut self, page: u32, _name: u64) {
         let flags = self.lists.page(page).flags();
         if flags & (Flags::ACTIVE | Flags::REFERENCED) == Flags::REFERENCED {
             self.lists.take_off(page);

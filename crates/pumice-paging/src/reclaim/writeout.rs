@@ -345,7 +345,7 @@ impl<P: Policy + Send> Round<'_, P> {
         for (victim, is_used) in stay.drain(..) {
             slots.extend(state.stays(victim.owner, victim.frame, victim.slot, victim.shadow));
             if is_used && state.policy.contains(victim.frame) {
-                state.policy.accessed(victim.frame);
+                state.policy.accessed(victim.frame, victim.owner.name());
             }
         }
         let failures = self.progress.take_failures();

@@ -122,7 +122,7 @@ impl<P: Policy> State<P> {
     /// Pages of a member's are in frames. Slots of other pages, which were there before and were unmapped, are given
     /// up: now, for only as long as the frame says whose it was is that a member still.
     pub fn add_all(&mut self, member: usize, pages: &[LruPage]) {
-        let mut arrivals = [(0, Arrival::Fresh); ADDED_AT_ONCE];
+        let mut arrivals = [(0, 0, Arrival::Fresh); ADDED_AT_ONCE];
         for pages in pages.chunks(ADDED_AT_ONCE) {
             let mut len = 0;
             for &page in pages {
@@ -135,7 +135,7 @@ impl<P: Policy> State<P> {
     }
 
     /// Records the owner of a frame, and the event for the policy.
-    fn note_arrival(&mut self, member: usize, page: LruPage) -> Option<(u32, Arrival)> {
+    fn note_arrival(&mut self, member: usize, page: LruPage) -> Option<(u32, u64, Arrival)> {
         let number = self.number(page.frame)?;
         let owner = Owner::new(member, page.page);
         let frame = &mut self.frames[number];
@@ -146,7 +146,7 @@ impl<P: Policy> State<P> {
         if let Some((member, old)) = old.slot().filter(|_| old.slot != slot) {
             self.members.release(member, old);
         }
-        Some((number as u32, came.unwrap_or(Arrival::Fresh)))
+        Some((number as u32, owner.name(), came.unwrap_or(Arrival::Fresh)))
     }
 
     /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the slot that
@@ -265,7 +265,6 @@ impl<P: Policy> ZoneReclaim<P> {
     pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
         let mut policy = ContainedPolicy::new(policy, frames);
         let settings = settings.checked();
-        policy.set_looks(SCANNED_PER_PAGE);
         policy.tune(settings.policy);
         let state = State {
             policy,

@@ -47,13 +47,13 @@ impl<W: FnMut(&'static str)> Policy for Watched<W> {
     fn batch(pages: usize) -> usize {
         TwoList::batch(pages)
     }
-    fn add(&mut self, page: u32, arrival: Arrival) {
+    fn add(&mut self, page: u32, name: u64, arrival: Arrival) {
         (self.watch)("add");
-        self.lists.add(page, arrival);
+        self.lists.add(page, name, arrival);
     }
-    fn accessed(&mut self, page: u32) {
+    fn accessed(&mut self, page: u32, name: u64) {
         (self.watch)("accessed");
-        self.lists.accessed(page);
+        self.lists.accessed(page, name);
     }
     fn forget(&mut self, page: u32) {
         (self.watch)("forget");
