@@ -5,6 +5,7 @@
 //! memory is empty at first, so first references count against all of them. Without a trace of yours, some are
 //! [`made`] up.
 
+mod curve;
 mod made;
 mod opt;
 mod ours;
@@ -24,6 +25,7 @@ use serde_json::json;
 use super::harness::{Output, OutputArgs};
 use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
+use curve::Point;
 use opt::Opt;
 use ours::Ours;
 use peers::{Arc, Cache, Clock, ClockPro, Lirs, Oldest, S3Fifo, Sieve, TwoQ};
@@ -46,6 +48,10 @@ const POLICIES: [&str; 12] = [
     "adaptive",
     "opt",
 ];
+/// The policies of a curve.
+const OF_CURVE: [&str; 3] = ["lru", "adaptive", "opt"];
+/// A curve says where so much of the most hits begins.
+const MOST_OF_IT: f64 = 0.95;
 /// Those that are run unless others are asked for.
 const USUAL: [&str; 7] = ["fifo", "lru", "clock", "2q", "two-list", "adaptive", "opt"];
 /// References between two looks at the bar.
@@ -70,42 +76,76 @@ pub struct ReplaceArgs {
     /// All of these policies, and not only fifo, lru, clock, 2q, two-list, adaptive and opt
     #[arg(long, conflicts_with = "only")]
     all: bool,
+    /// Hit ratios from a thousandth of the pages up to all of them, by lru, adaptive and opt unless others are asked
+    /// for; of a sample of the pages where there are many
+    #[arg(long, conflicts_with = "frames")]
+    curve: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 /// Runs all policies over the trace, or over those that are made up.
 pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
-    let traces = match &options.trace {
+    let mut traces = match &options.trace {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let plot = if options.trace.is_some() { &HITS_AGAINST_FRAMES } else { &REPLACE.plots[0] };
+    let is_of_lines = options.trace.is_some() || options.curve;
+    let plot = if is_of_lines { &HITS_AGAINST_FRAMES } else { &REPLACE.plots[0] };
     let mut output = Output::create(&options.output, plot)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|policy| match options.only[..] {
+            [] if options.curve => options.all || OF_CURVE.contains(policy),
             [] => options.all || USUAL.contains(policy),
             _ => options.only.iter().any(|one| one == policy),
         })
         .collect();
-    let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
-    let bar = bar(references * policies.len() * options.frames.len());
-    for trace in &traces {
-        run_trace(trace, &policies, &options.frames, &mut output, &bar)?;
+    let mut points =
+        vec![options.frames.iter().map(|&frames| Point::of(frames)).collect(); traces.len()];
+    if options.curve {
+        let curve_of = |trace| {
+            let (trace, one_in) = curve::sample(trace);
+            let points = curve::points(trace.pages, one_in);
+            (trace, points)
+        };
+        (traces, points) = traces.into_iter().map(curve_of).unzip();
+    }
+    let runs =
+        traces.iter().zip(&points).map(|(trace, points)| trace.references.len() * points.len());
+    let bar = bar(runs.sum::<usize>() * policies.len());
+    for (trace, points) in traces.iter().zip(&points) {
+        let ratios = run_trace(trace, &policies, points, &mut output, &bar)?;
+        if options.curve {
+            bar.suspend(|| print_most(&policies, points, &ratios));
+        }
     }
     bar.finish_and_clear();
     output.finish()
 }
 
-/// Prints a table of one trace.
+/// Prints where a curve has most of its hits.
+fn print_most(policies: &[&str], points: &[Point], ratios: &[Vec<f64>]) {
+    for (nth, policy) in policies.iter().enumerate() {
+        let curve: Vec<_> =
+            points.iter().zip(ratios).map(|(point, row)| (point.frames, row[nth])).collect();
+        if let Some(frames) = curve::frames_for(MOST_OF_IT, &curve) {
+            let percent = MOST_OF_IT * 100.0;
+            println!(
+                "{policy}: {percent} % of the hits that all memory gives, from {frames} frames on"
+            );
+        }
+    }
+}
+
+/// Prints a table of one trace. Returns the hit ratios, a row for each point.
 fn run_trace(
     trace: &Trace,
     policies: &[&'static str],
-    frame_counts: &[u32],
+    points: &[Point],
     output: &mut Output,
     bar: &ProgressBar,
-) -> Result<(), Failure> {
+) -> Result<Vec<Vec<f64>>, Failure> {
     let (references, pages) = (trace.references.len(), trace.pages);
     let mut columns = vec![("frames", 10)];
     columns.extend(policies.iter().map(|&policy| (policy, 9)));
@@ -114,10 +154,12 @@ fn run_trace(
         Table::begin(&columns)
     });
     let next_uses = opt::next_uses(&trace.references, pages);
-    for &frames in frame_counts {
+    let mut ratios = Vec::new();
+    for &Point { frames, simulated } in points {
         let mut cells = vec![frames.to_string()];
+        let mut row = Vec::new();
         for &policy in policies {
-            let hits = hits(policy, frames, trace, &next_uses, bar);
+            let hits = hits(policy, simulated, trace, &next_uses, bar);
             let hit_ratio = hits as f64 / references as f64;
             let hit_pct = 100.0 * hit_ratio;
             // The ratio is from 0 to 1.
@@ -129,10 +171,12 @@ fn run_trace(
                 "hit_pct": hit_pct,
             })))?;
             cells.push(format!("{hit_pct:.2}"));
+            row.push(hit_ratio);
         }
         bar.suspend(|| shown.row(&cells));
+        ratios.push(row);
     }
-    Ok(())
+    Ok(ratios)
 }
 
 /// How far it is, if somebody looks.

@@ -210,7 +210,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             let hand = (state.hand + 1) % state.frames.len();
             state.hand = hand;
             let frame = &mut state.frames[hand];
-            let (owner, is_new) = (frame.owner, frame.is_new);
+            let (owner, is_new) = (frame.owner, frame.is_new());
             if !owner.is_none() && state.policy.contains(hand as u32) {
                 let seen = if is_new { Seen::FirstUse } else { Seen::Use };
                 looked_at.push((hand as u32, owner, seen));
@@ -238,7 +238,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                     match seen {
                         Seen::Nothing => {}
                         Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
-                        Seen::FirstUse => state.frames[frame as usize].is_new = false,
+                        Seen::FirstUse => state.frames[frame as usize].note_seen(),
                         Seen::Use => state.policy.accessed(frame, owner.name()),
                     }
                 }
@@ -379,7 +379,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);
             if !known.owner.is_none() {
-                let (owner, mut slot, is_new) = (known.owner, known.slot, known.is_new);
+                let (owner, mut slot, is_new) = (known.owner, known.slot, known.is_new());
                 if slot != 0 && self.space(owner.member()).is_none() {
                     // It comes or goes. The page stays, and nobody else knows of its slot.
                     state.members.release(owner.member(), std::mem::take(&mut slot));

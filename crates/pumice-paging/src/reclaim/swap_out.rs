@@ -172,9 +172,9 @@ impl<P: Policy + Send> Round<'_, P> {
                 continue;
             }
             let frame = &mut state.frames[nth];
-            if is_young && frame.is_new {
+            if is_young && frame.is_new() {
                 // It came for that.
-                frame.is_new = false;
+                frame.note_seen();
             } else if is_young && !is_last_try {
                 let name = frame.owner.name();
                 state.policy.accessed(number, name);

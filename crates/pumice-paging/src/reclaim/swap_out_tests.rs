@@ -69,7 +69,7 @@ impl<'e> World<'_, 'e, '_> {
         for page in 0..PAGES {
             let _ = self.task.test_and_clear_young(self.first + page);
         }
-        self.zone().state().frames.iter_mut().for_each(|frame| frame.is_new = false);
+        self.zone().state().frames.iter_mut().for_each(super::zone::Frame::note_seen);
     }
 
     fn frame(&self, page: usize) -> u32 {

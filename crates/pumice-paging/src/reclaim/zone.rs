@@ -51,19 +51,56 @@ pub(super) const SCANNED_PER_PAGE: usize = 4;
 /// Frames that are free where nobody knows.
 const UNKNOWN: isize = isize::MAX / 2;
 
-/// The zone's knowledge of a frame.
+/// The zone's knowledge of a frame: 16 bytes, and as many are the policy's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     pub owner: Owner,
     /// The slot that the page keeps since it came, 0 for none.
     pub slot: u32,
-    /// It came back from its backing; the policy has not been told.
-    pub came: Option<Arrival>,
-    /// Its accessed bit, when it is seen first, says no more than that it came to be used, or was read ahead of that.
-    pub is_new: bool,
+    /// [`Frame::came`] and [`Frame::is_new`].
+    event: u32,
 }
 
+const _: () = assert!(size_of::<Frame>() + size_of::<super::list::Page>() <= 32);
+
 impl Frame {
+    /// A shadow, below these bits.
+    const FRESH: u32 = 1 << Shadow::BITS;
+    const REFAULT: u32 = 2 << Shadow::BITS;
+    const READ_AHEAD: u32 = 3 << Shadow::BITS;
+    const IS_NEW: u32 = 4 << Shadow::BITS;
+
+    /// A page is in it, of which the policy is not told yet if it came back from its backing.
+    fn of(owner: Owner, slot: u32, came: Option<Arrival>) -> Frame {
+        let came = match came {
+            None => 0,
+            Some(Arrival::Fresh) => Self::FRESH,
+            Some(Arrival::Refault(shadow)) => Self::REFAULT | shadow.to_bits(),
+            Some(Arrival::ReadAhead) => Self::READ_AHEAD,
+        };
+        Frame { owner, slot, event: came | Self::IS_NEW }
+    }
+
+    /// It came back from its backing; the policy has not been told.
+    fn came(&self) -> Option<Arrival> {
+        match self.event & Self::READ_AHEAD {
+            0 => None,
+            Self::FRESH => Some(Arrival::Fresh),
+            Self::REFAULT => Some(Arrival::Refault(Shadow::from_bits(self.event))),
+            _ => Some(Arrival::ReadAhead),
+        }
+    }
+
+    /// Its accessed bit, when it is seen first, says no more than that it came to be used, or was read ahead of that.
+    pub fn is_new(&self) -> bool {
+        self.event & Self::IS_NEW != 0
+    }
+
+    /// Its accessed bit was seen.
+    pub fn note_seen(&mut self) {
+        self.event &= !Self::IS_NEW;
+    }
+
     fn slot(&self) -> Option<CachedSlot> {
         (self.slot != 0).then(|| (self.owner.member(), self.slot))
     }
@@ -139,10 +176,10 @@ impl<P: Policy> State<P> {
         let number = self.number(page.frame)?;
         let owner = Owner::new(member, page.page);
         let frame = &mut self.frames[number];
-        let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
+        let came = old.came().filter(|_| old.owner == owner);
         let slot = if came.is_some() { old.slot } else { 0 };
-        *frame = Frame { owner, slot, came: None, is_new: true };
+        *frame = Frame::of(owner, slot, None);
         if let Some((member, old)) = old.slot().filter(|_| old.slot != slot) {
             self.members.release(member, old);
         }
@@ -153,7 +190,7 @@ impl<P: Policy> State<P> {
     /// is returned. Unless it came back a moment ago, and the thread that brought it is about to say so.
     pub fn forget_gone(&mut self, number: u32) -> Option<CachedSlot> {
         let frame = &mut self.frames[number as usize];
-        if frame.came.is_some() {
+        if frame.came().is_some() {
             return None;
         }
         self.policy.forget(number);
@@ -196,7 +233,8 @@ impl<P: Policy> State<P> {
         if !frame.owner.is_none() {
             return lost;
         }
-        (frame.owner, frame.slot, frame.is_new) = (owner, slot, false);
+        *frame = Frame::of(owner, slot, None);
+        frame.note_seen();
         self.may_have_slots |= slot != 0;
         None
     }
@@ -540,7 +578,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let Some(member) = state.members.find(space) else { return false };
         let Some(number) = state.number(page.frame) else { return false };
         let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
-        let new = Frame { owner, slot: came.slot, came: Some(arrival), is_new: true };
+        let new = Frame::of(owner, came.slot, Some(arrival));
         let old = std::mem::replace(frame, new);
         state.may_have_slots |= came.slot != 0;
         if let Some((member, slot)) = old.slot() {

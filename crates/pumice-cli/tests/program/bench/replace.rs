@@ -40,6 +40,28 @@ fn every_policy_has_its_rows() {
 }
 
 #[test]
+fn a_curve_goes_up_to_all_pages_and_says_where_most_hits_begin() {
+    let folder = folder("bench-replace-curve");
+    let trace = folder.join("loop.txt");
+    let text: String = (0..5000).map(|step| format!("{}\n", step % 100)).collect();
+    fs::write(&trace, text).expect("a file");
+    let json = folder.join("rows.jsonl");
+    let mut command = pumice(&["bench", "replace", "--curve", "--trace"]);
+    let output = command.arg(&trace).arg("--json").arg(&json).output().expect("pumice starts");
+    assert!(output.status.success(), "{output:?}");
+    // LRU has no hits in a loop until all of it is there.
+    assert!(
+        stdout(&output).contains("lru: 95 % of the hits that all memory gives, from 100 frames on")
+    );
+    let rows = rows(&json);
+    let last = rows.last().expect("rows");
+    assert_eq!((&last["policy"], last["frames"].as_u64()), (&"opt".into(), Some(100)));
+    assert_eq!(last["hit_ratio"].as_f64(), Some(0.98));
+    let mut command = pumice(&["bench", "replace", "--curve", "--frames", "10"]);
+    assert_eq!(command.output().expect("pumice starts").status.code(), Some(2));
+}
+
+#[test]
 fn traces_are_made_up_where_there_is_none() {
     let folder = folder("bench-replace-made");
     let json = folder.join("rows.jsonl");
