@@ -54,6 +54,12 @@ pub(super) fn on_plain_stage(work: impl FnOnce(&Stage<'_, '_, Adaptive<'_>>)) {
     on_stage(&quiet(), Adaptive::new(&mut entries), work);
 }
 
+/// The same with two lists, of which the pages that were used longest ago go whatever is used later.
+fn on_stage_of_two_lists(work: impl FnOnce(&Stage<'_, '_, TwoList<'_>>)) {
+    let mut entries = policy::table::<TwoList<'_>>(FRAMES);
+    on_stage(&quiet(), TwoList::new(&mut entries), work);
+}
+
 /// All of it may be dirty.
 pub(super) fn quiet() -> Settings {
     Settings { dirty_background: FRAMES, dirty_most: FRAMES, ..settings(FRAMES) }
@@ -97,7 +103,7 @@ pub(super) fn in_memory(view: &View<'_, '_>, pages: std::ops::Range<usize>) -> u
 #[test]
 fn pages_with_guards_stay_where_they_are() {
     let scratch = file_of("locked", 2048);
-    on_plain_stage(|stage| {
+    on_stage_of_two_lists(|stage| {
         let file = stage.open(&scratch);
         let task = stage.cache.task().expect("room");
         let view = task.view(&file).expect("room");
@@ -151,7 +157,7 @@ fn clean_pages_go_as_they_are_and_dirty_ones_are_written_once() {
 #[test]
 fn dirty_pages_that_nobody_has_open_are_written_where_they_belong() {
     let (left, used) = (file_of("left", 200), file_of("used", 2048));
-    on_plain_stage(|stage| {
+    on_stage_of_two_lists(|stage| {
         {
             let file = stage.open(&left);
             let task = stage.cache.task().expect("room");
