@@ -1,5 +1,5 @@
 //! The questions to a policy and the reports to it. A zone's reclaim is given its policy; the page cache has
-//! [`Adaptive`](super::Adaptive), whose `choose` decides which page goes next.
+//! [`Adaptive`](super::Adaptive).
 
 use super::list::Page;
 

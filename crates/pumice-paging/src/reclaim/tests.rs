@@ -10,6 +10,8 @@ use super::*;
 /// A memory of frames under a policy, over pages of any number.
 struct Memory<P> {
     policy: P,
+    /// Pages that go at a time.
+    batch: usize,
     frame_of: Vec<Option<u32>>,
     page_of: Vec<usize>,
     free: Vec<u32>,
@@ -20,6 +22,7 @@ impl<P: Policy> Memory<P> {
     fn new(policy: P, frames: usize, pages: usize) -> Memory<P> {
         Memory {
             policy,
+            batch: P::batch(frames),
             frame_of: vec![None; pages],
             page_of: vec![0; frames],
             free: (0..frames as u32).collect(),
@@ -44,7 +47,7 @@ impl<P: Policy> Memory<P> {
             return true;
         }
         if self.free.is_empty() {
-            for _ in 0..P::batch(self.page_of.len()) {
+            for _ in 0..self.batch {
                 self.evict();
             }
         }
@@ -53,7 +56,7 @@ impl<P: Policy> Memory<P> {
         self.page_of[frame as usize] = page;
         let arrival = self.shadows[page].map_or(Arrival::Fresh, Arrival::Refault);
         self.policy.add(frame, page as u64, arrival);
-        assert_eq!(self.policy.len(), self.page_of.len() - self.free.len());
+        assert!(self.policy.len() <= self.page_of.len() - self.free.len());
         false
     }
 
@@ -325,6 +328,20 @@ fn a_loop_larger_than_the_memory_is_kept_in_part() {
     assert_eq!(lru_hits(1_000, &trace), 0);
     let hits = adaptive_hits(1_000, &trace);
     assert!(hits > trace.len() * 3 / 4, "{hits}");
+}
+
+/// Reclaim takes 32 pages at a time; and there may be memory for fewer pages than the policy's table has.
+#[test]
+fn a_loop_is_kept_in_part_also_by_batches_and_in_a_part_of_the_table() {
+    let trace: Vec<usize> = (0..80_000).map(|step| step % 1_200).collect();
+    for (batch, table_of) in [(8, 1_000), (32, 1_000), (1, 2_000), (32, 4_000)] {
+        let mut entries = table::<Adaptive<'_>>(table_of);
+        let mut memory = Memory::new(Adaptive::new(&mut entries), table_of, 1_200);
+        memory.batch = batch;
+        memory.free.truncate(1_000);
+        let hits = memory.hits(&trace);
+        assert!(hits > trace.len() * 7 / 10, "{hits} by {batch} in a table of {table_of}");
+    }
 }
 
 #[test]

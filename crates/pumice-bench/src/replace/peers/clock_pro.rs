@@ -1,4 +1,4 @@
-//! CLOCK-Pro (Jiang, Chen and Zhang, USENIX 2005).
+//! CLOCK-Pro (Jiang, Chen and Zhang, USENIX 2005), which counts only pages that are out towards the cold pages' share.
 
 use super::Cache;
 

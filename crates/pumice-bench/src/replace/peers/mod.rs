@@ -1,4 +1,4 @@
-//! The policies that ours is compared with, each as published.
+//! The policies that ours is compared with, as published; S3-FIFO fills its main queue first as libCacheSim's does.
 
 mod arc;
 mod clock_pro;

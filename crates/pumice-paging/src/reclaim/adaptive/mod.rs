@@ -9,17 +9,20 @@
 //!
 //! | rule | which page goes |
 //! |---|---|
-//! | LIRS (Jiang and Zhang, SIGMETRICS 2002) | the oldest inactive one; a page becomes active if its last use but one is younger than the last use of an active page, which becomes inactive |
+//! | LIRS (Jiang and Zhang, SIGMETRICS 2002) | the oldest inactive one; see below |
 //! | 2Q (Johnson and Shasha, VLDB 1994) | the oldest inactive one while these have more than their share, or else an active one that is seldom used |
 //! | LRU | the one that was used longest ago |
 //!
+//! Under LIRS a page becomes active if its last use but one is younger than the last use of an active page, which
+//! becomes inactive.
+//!
 //! # The competition
 //! Each rule but the one that is followed has an *advantage*: its hits less those of the rule that is followed, of
-//! which old ones fade. When an advantage is larger than the changes so far could make by chance, and than a share of
-//! the frames, since a change of the rule costs misses, the memory follows that rule. LRU gets a small advantage by
-//! itself: where the rules differ in nothing, the memory keeps what was used last. Where the memory has fewer hits than
-//! the simulation of its own rule, its pages are not those that the rule would have kept, and it follows LRU, which
-//! forgets soonest.
+//! which old ones fade. The memory follows a rule whose advantage is larger than chance could make it by a share of the
+//! frames, since a change of the rule costs misses. LRU gets a small advantage by itself: where the rules differ in
+//! nothing, the memory keeps what was used last. Where the memory has fewer hits than the simulation of its own rule,
+//! its pages are not those that the rule would have kept. It then follows LRU, which forgets soonest, unless that has
+//! far fewer hits.
 
 mod order;
 mod pages;
@@ -33,9 +36,10 @@ use sample::Samples;
 
 /// Hits count for so many references that are sampled as there are frames in a sample, times this.
 const MEMORY: f64 = 32.0;
-/// An advantage is no chance if it is larger than this many roots of the references that the two rules differ in...
+/// An advantage tells if it is larger than this many roots of the references that the two rules differ in, which chance
+/// may be...
 const ROOTS: f64 = 2.0;
-/// ... and than this share of the frames of a sample, or than this number.
+/// ... by this share of the frames of a sample, or this number.
 const LEAST_SHARE: f64 = 0.04;
 const LEAST: f64 = 8.0;
 /// A disadvantage counts up to this share of the frames of a sample.
@@ -47,16 +51,23 @@ const MISMATCH: f64 = 0.05;
 /// ... and by this share of the frames of a sample.
 const MOST_MISMATCH: f64 = 0.15;
 
+/// Evictions between looks at the memory's size, and the share by which it differs from that of the samples at most.
+const LOOK_EVERY: u32 = 256;
+const ROOM_SHARE: usize = 8;
+
 /// See the module's top.
 #[derive(Debug)]
 pub struct Adaptive<'t> {
     pages: Pages<&'t mut [Page]>,
     /// `None` without memory for them: then it stays with LRU.
     competition: Option<Competition>,
+    evictions: u32,
 }
 
 #[derive(Debug)]
 struct Competition {
+    /// Of a memory for so many pages.
+    room: usize,
     samples: Samples,
     /// Of each rule over the one that is followed.
     advantage: [f64; RULES.len()],
@@ -69,7 +80,13 @@ impl Competition {
     fn new(pages: usize) -> Option<Competition> {
         let none = [0.0; RULES.len()];
         let samples = Samples::new(pages)?;
-        Some(Competition { samples, advantage: none, differences: none, mismatch: 0.0 })
+        Some(Competition {
+            room: pages,
+            samples,
+            advantage: none,
+            differences: none,
+            mismatch: 0.0,
+        })
     }
 
     /// A page is used, which was a hit or not. Returns the rule to follow, if it is another.
@@ -126,7 +143,19 @@ impl<'t> Adaptive<'t> {
         let pages = Pages::new(table);
         let competition = Competition::new(pages.pages());
         let rule = if competition.is_some() { Rule::Lirs } else { Rule::Lru };
-        Adaptive { pages: pages.with_rule(rule), competition }
+        Adaptive { pages: pages.with_rule(rule), competition, evictions: 0 }
+    }
+
+    /// There may be memory for fewer pages than the table has: then the samples begin anew, of such a memory.
+    fn fit_competition(&mut self) {
+        let room = self.pages.room();
+        let Some(competition) = &mut self.competition else { return };
+        if competition.room.abs_diff(room) > competition.room / ROOM_SHARE {
+            if let Some(mut other) = Competition::new(room) {
+                other.samples.tune(self.pages.tunables());
+                *competition = other;
+            }
+        }
     }
 
     fn note(&mut self, name: u64, was_hit: bool) {
@@ -175,7 +204,12 @@ impl Policy for Adaptive<'_> {
     }
 
     fn evict(&mut self) -> Option<(u32, Shadow)> {
-        self.pages.evict()
+        let evicted = self.pages.evict()?;
+        self.evictions = self.evictions.wrapping_add(1);
+        if self.evictions % LOOK_EVERY == 0 {
+            self.fit_competition();
+        }
+        Some(evicted)
     }
 
     fn evict_page(&mut self, page: u32) -> Shadow {

@@ -1,10 +1,10 @@
 //! When pages were last used.
 //!
-//! Time goes by *epochs*: one ends when a 64th as many pages as there are have been used in it for the first time or
-//! have come. A page's *stamp* is its epoch and its number among those of the epoch. Of a page that is out the epoch is
-//! known, by its shadow. The lists of active pages are the epochs', in *buckets*: when a new one is needed, the two
-//! neighbours become one that are closest to each other for their age. So the order of pages that were used lately is
-//! exact, and that of others nearly so.
+//! Time goes by *epochs*: one ends when a 64th as many pages as there are, rounded down but one at least, have been
+//! used in it for the first time or have come. A page's *stamp* is its epoch and its number among those of the epoch.
+//! Of a page that is out the epoch is known, by its shadow. The lists of active pages are the epochs', in *buckets*:
+//! when a new one is needed, the two neighbours become one that are closest to each other for their age. So the order
+//! of pages that were used lately is exact, and that of others nearly so.
 
 /// Lists that there are at most; epochs that a memory's worth of uses makes.
 pub(super) const BUCKETS: usize = 128;

@@ -1,7 +1,7 @@
 //! The pages in memory, under a rule that can change.
 //!
-//! Pages are active, in the order of their last use, or inactive, in the order in which they came. The shadow of a page
-//! that is out has the epoch of its last use and the number of its eviction; the rules need no more.
+//! Pages are active, in the order of their last use, or inactive, in the order in which they became so. The shadow of a
+//! page that is out has the epoch of its last use and the number of its eviction; the rules need no more.
 
 use core::ops::DerefMut;
 
@@ -19,20 +19,22 @@ pub(super) enum Rule {
 
 pub(super) const RULES: [Rule; 3] = [Rule::Lirs, Rule::TwoQ, Rule::Lru];
 
-/// Of LIRS: the share of the pages that are inactive, in percent, and how many at least. As its authors advise.
+/// Of LIRS: the share of the pages that are inactive, in percent, and how many at least.
 const HIR_PERCENT: usize = 1;
-const LEAST_HIR: usize = 2;
+const LEAST_HIR: usize = 1;
 /// Of 2Q: while there are too few active pages, one of so many is activated that are no longer known.
 const FILL_EVERY: u64 = 64;
 /// Of 2Q: epochs between uses at a distance: a third of a memory's worth, more than the inactive queue's share.
 const FAR_EPOCHS: u64 = 20;
-/// Evictions are numbered by this share of the memory, so that numbers last for 512 times the memory.
+/// Evictions are numbered by this share of the memory, so that numbers last for 500 times the memory and more.
 const EVICTIONS_PER_TURN: usize = 16;
-/// Steps that putting an active page in order takes at most.
+/// Steps that putting an active page in order takes at most, and active pages that one call puts in order.
 const SORT_STEPS: usize = 32;
+const MOST_SORTED: usize = 4096;
 /// Frames that the hand passes for one eviction at most.
 const HAND_STEPS: usize = 128;
-/// Bits of an epoch and of an eviction's number in a shadow: an epoch is known for 256 times the memory.
+/// Bits of an epoch and of an eviction's number in a shadow: an epoch is known for 256 times the memory; for half as
+/// long where a memory is so small that a 64th of it is rounded down to one page.
 const EPOCH_BITS: u32 = 14;
 const EPOCHS: u64 = (1 << EPOCH_BITS) - 1;
 const NUMBERS: u64 = (1 << (Shadow::BITS - EPOCH_BITS)) - 1;
@@ -49,6 +51,11 @@ pub(super) struct Pages<T> {
     hand: usize,
     /// No active page is on the list of a bucket before this one.
     first_active: usize,
+    /// The epoch of the last page that came.
+    epoch: u64,
+    /// Of this epoch and of the one before: the most pages that were in when one was chosen, and the fewest after it.
+    most_in: [usize; 2],
+    fewest_in: [usize; 2],
     /// Of [`Tunables`].
     inactive_percent: usize,
     history_percent: usize,
@@ -73,6 +80,9 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
             evictions: 0,
             hand: 0,
             first_active: 0,
+            epoch: 0,
+            most_in: [0; 2],
+            fewest_in: [usize::MAX; 2],
             inactive_percent,
             history_percent,
         }
@@ -96,9 +106,28 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
         self.history_percent = tunables.history_percent;
     }
 
-    /// Pages there is room for.
+    pub fn tunables(&self) -> Tunables {
+        let Pages { inactive_percent, history_percent, .. } = *self;
+        Tunables { inactive_percent, history_percent, ..Tunables::DEFAULT }
+    }
+
+    /// Pages that its table has room for.
     pub fn pages(&self) -> usize {
         self.lists.pages()
+    }
+
+    /// Pages that there is memory for, as far as is known: more than these were not in lately.
+    pub fn room(&self) -> usize {
+        match self.most_in {
+            [0, 0] => self.pages(),
+            [now, before] => now.max(before).max(self.len()),
+        }
+    }
+
+    /// Pages that go at a time, before others come.
+    fn batch(&self) -> usize {
+        let fewest = self.fewest_in[0].min(self.fewest_in[1]);
+        self.most_in[0].max(self.most_in[1]).saturating_sub(fewest)
     }
 
     pub fn len(&self) -> usize {
@@ -155,6 +184,8 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
 
     /// Chooses a page, which goes.
     pub fn evict(&mut self) -> Option<(u32, Shadow)> {
+        self.most_in[0] = self.most_in[0].max(self.len());
+        self.fewest_in[0] = self.fewest_in[0].min(self.len().saturating_sub(1));
         let page = match self.rule {
             Rule::Lirs => self.choose_by_lirs(),
             Rule::TwoQ => self.choose_by_two_q(),
@@ -226,20 +257,27 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
             // Those behind it have moved up.
             self.first_active -= usize::from(self.first_active > merged.bucket);
         }
+        if self.order.now() != self.epoch {
+            self.epoch = self.order.now();
+            self.most_in = [self.most_in[0].min(self.len()), self.most_in[0]];
+            self.fewest_in = [usize::MAX, self.fewest_in[0]];
+        }
     }
 
     /// The active page that was used longest ago. Those that were used since they were put where they are go
-    /// where they belong.
+    /// where they belong; where very many were, one of them is taken as it is, so that no call takes long.
     fn oldest_active(&mut self) -> Option<u32> {
+        let mut sorted = 0;
         loop {
             let list = self.order.list_of(self.first_active)?;
             let Some(page) = self.lists.tail(self.lists.head(list)) else {
                 self.first_active += 1;
                 continue;
             };
-            if !self.lists.page(page).flags().contains(Flags::REFERENCED) {
+            if !self.lists.page(page).flags().contains(Flags::REFERENCED) || sorted == MOST_SORTED {
                 return Some(page);
             }
+            sorted += 1;
             self.lists.remove(page);
             self.place(page);
         }
@@ -247,11 +285,13 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
 
     /// The page that has been inactive longest. Those with the flag are activated on the way.
     fn oldest_inactive(&mut self, activated: Flags) -> Option<u32> {
+        let mut moved = 0;
         loop {
             let page = self.lists.tail(self.inactive())?;
-            if !self.lists.page(page).flags().contains(activated) {
+            if !self.lists.page(page).flags().contains(activated) || moved == MOST_SORTED {
                 return Some(page);
             }
+            moved += 1;
             self.lists.take_off(page);
             self.add_active(page);
         }
@@ -270,25 +310,26 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
 
     // LIRS: its LIR pages are the active ones, and its stack ends with the oldest of these.
 
+    /// Inactive pages that there are to be, before a batch goes: or active pages would go with each.
     fn hir(&self) -> usize {
-        (self.pages() * HIR_PERCENT / 100).max(LEAST_HIR)
+        (self.room() * HIR_PERCENT / 100).max(LEAST_HIR)
     }
 
     fn add_by_lirs(&mut self, page: u32, past: Option<Past>) {
         let is_lir = match past {
             // Until the first page goes, the memory fills.
-            None => self.evictions == 0 && self.lists.nr_active + self.hir() < self.pages(),
+            None => self.evictions == 0 && self.lists.nr_active + self.hir() < self.room(),
             Some(past) => {
                 let bottom = self.oldest_active().map(|page| self.lists.page(page).stamp());
                 bottom.is_none_or(|bottom| self.order.epoch(bottom) < past.epoch)
-                    || self.lists.nr_active + self.hir() + 1 < self.len()
+                    || self.lists.nr_active + self.hir() + 2 * self.batch() < self.room()
             }
         };
         if !is_lir {
             return self.add_inactive(page);
         }
         self.add_active(page);
-        if self.lists.nr_active + self.hir() > self.pages() {
+        if self.lists.nr_active + self.hir() > self.room() {
             self.demote();
         }
     }
