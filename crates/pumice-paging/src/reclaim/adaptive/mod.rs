@@ -60,7 +60,7 @@ const ROOM_SHARE: usize = 8;
 pub struct Adaptive<'t> {
     pages: Pages<&'t mut [Page]>,
     /// `None` without memory for them: then it stays with LRU.
-    competition: Option<Competition>,
+    competition: Option<Box<Competition>>,
     evictions: u32,
 }
 
@@ -77,16 +77,16 @@ struct Competition {
 }
 
 impl Competition {
-    fn new(pages: usize) -> Option<Competition> {
+    fn new(pages: usize) -> Option<Box<Competition>> {
         let none = [0.0; RULES.len()];
         let samples = Samples::new(pages)?;
-        Some(Competition {
+        Some(Box::new(Competition {
             room: pages,
             samples,
             advantage: none,
             differences: none,
             mismatch: 0.0,
-        })
+        }))
     }
 
     /// A page is used, which was a hit or not. Returns the rule to follow, if it is another.

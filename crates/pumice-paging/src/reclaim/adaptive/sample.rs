@@ -58,7 +58,8 @@ struct Small {
 /// See the module's top.
 #[derive(Debug)]
 pub(super) struct Samples {
-    small: [Small; RULES.len()],
+    /// By rule. On the heap, as all here: threads that page may have small stacks.
+    small: Vec<Small>,
     names: Box<[Name]>,
     frames: usize,
     /// Pages whose hash is at most this are in the sample.
@@ -90,16 +91,17 @@ impl Samples {
         if frames == 0 {
             return None;
         }
-        let small = |rule: Rule| {
+        let mut small = Vec::new();
+        small.try_reserve_exact(RULES.len()).ok()?;
+        for rule in RULES {
             let table = boxed(Adaptive::table_len(frames), Page::new())?;
             let pages = Pages::new(table).with_rule(rule);
-            Some(Small { pages, names: boxed(frames, 0)?, used: 0 })
-        };
-        let [lirs, two_q, lru] = RULES.map(small);
+            small.push(Small { pages, names: boxed(frames, 0)?, used: 0 });
+        }
         let places = (frames * NAMES_PER_FRAME).div_ceil(WAYS).next_power_of_two();
         let names = boxed(places * WAYS, Name::default())?;
         let most = (frames as u64 * u64::from(u32::MAX) / pages as u64) as u32;
-        Some(Samples { small: [lirs?, two_q?, lru?], names, frames, most, uses: 0 })
+        Some(Samples { small, names, frames, most, uses: 0 })
     }
 
     /// Frames that each of the memories has.
