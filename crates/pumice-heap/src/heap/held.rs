@@ -34,7 +34,7 @@ const UNSEEN: usize = (24 << 20) / FRAME_SIZE;
 /// ... and this share of the ready zones' memory in use.
 const SHARE: usize = 8;
 /// New memory is had on a guess for so many frames at most.
-pub(super) const MOST_GUESSED: usize = (64 << 20) / FRAME_SIZE;
+pub(super) const MOST_GUESSED: usize = (256 << 20) / FRAME_SIZE;
 /// There is a witness for each such share of the budget.
 const STEP_SHARE: usize = 16;
 /// A witness is looked at when this share of the budget has gone out after it.
