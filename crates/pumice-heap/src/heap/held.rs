@@ -22,6 +22,7 @@
 //! fails then. A witness that nobody can look at is taken for seen, as all are under a seccomp filter.
 
 use super::classes::{held_bit, scattered};
+use super::retain::subtract;
 use super::{Content, Heap, PoolZone, ZoneKind};
 use core::array;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
@@ -114,11 +115,6 @@ enum Finding {
     Seen,
     /// It is not in use any more.
     Gone,
-}
-
-fn subtract(from: &AtomicUsize, frames: usize) {
-    let less = |now: usize| Some(now.saturating_sub(frames));
-    let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 impl Held {

@@ -55,7 +55,8 @@ pub(super) struct Retained {
     countable: AtomicUsize,
 }
 
-fn subtract(from: &AtomicUsize, frames: usize) {
+/// Subtracts from a count of frames that orders nothing, and may be a little short.
+pub(super) fn subtract(from: &AtomicUsize, frames: usize) {
     let less = |now: usize| Some(now.saturating_sub(frames));
     let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
