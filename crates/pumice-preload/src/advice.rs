@@ -36,14 +36,7 @@ unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -
 /// # Safety
 /// As `madvise`.
 pub(crate) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
-    let effect = match advice as u32 {
-        linux::MADV_HUGEPAGE
-            if state::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
-        {
-            None
-        }
-        advice => effect_of(advice),
-    };
+    let effect = effect_of(advice as u32);
     let args = [at as usize, len, advice as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }

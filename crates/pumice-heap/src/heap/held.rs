@@ -6,10 +6,15 @@
 //! in use of which it is not known that it is touched: [`UNSEEN`], and what follows from experience.
 //!
 //! Now and then a run goes out as a *witness*: it stands for all memory that went out since the last one, and has eight
-//! places that tell later whether they were written. Places that read as zeros do so as long as they are not. In
-//! others, whose content is nothing to anybody, a mark is left. A witness of which two places and more have been
-//! written is *seen*, and does not count any more. Nor does one that is freed. The rest of them, all in use and hardly
-//! touched, are an unbiased sample of such memory, whatever the program frees and asks for anew.
+//! pages that tell later whether they were written. Pages that read as zeros do so as long as they are not. In others,
+//! whose content is nothing to anybody, a mark is left, since a program may write what it wrote before; and a sum of
+//! all of such a page is kept, since a program may write anywhere in it. A witness of which two pages and more have
+//! been written is *seen*, and does not count any more. Nor does one that is freed. The rest of them, all in use and
+//! hardly touched, are an unbiased sample of such memory, whatever the program frees and asks for anew.
+//!
+//! Where a program has advised the kernel to use huge pages, as NumPy does with every large array, a page that is
+//! touched has its whole huge page there, with pumice or without. There a place stands for its huge page: one that is
+//! resident in a demand zone is written, and in the ready zone other pages of it are looked at, too.
 //!
 //! As long as they stand for more than the budget, requests of about the size of such a witness are *held*: they are
 //! served as those of a sparse class are, from the demand zone, as the kernel would serve them. They go on being
@@ -24,11 +29,12 @@
 use super::classes::{held_bit, scattered};
 use super::retain::subtract;
 use super::{Content, Heap, PoolZone, ZoneKind};
-use core::array;
-use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use core::{array, slice};
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::{Native, Run};
 use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::sys::mem;
+use rustix::io::Errno;
 
 /// Frames that may be in use without being seen...
 const UNSEEN: usize = (24 << 20) / FRAME_SIZE;
@@ -59,8 +65,12 @@ const WITNESSES: usize = 64;
 const PLACES: usize = 8;
 /// So many places are written, and more, where a run is touched.
 const FEW_WRITTEN: usize = PLACES / 4;
-/// Bytes that are looked at of a place: a program may write zeros among others.
-const PLACE: usize = 64;
+/// Bytes that are looked at first of a page: most programs write those.
+const FIRST_BYTES: usize = 64;
+/// Bytes of a page that are copied at a time: little, on somebody's stack.
+const PIECE: usize = 1024;
+/// Pages of a huge page that are looked at where a program has advised to use them.
+const PAGES_OF_HUGE: usize = 16;
 /// The mark, but for the place's address: a number like any other.
 const MARK: u64 = 0x6d3b_95e1_07c8_f25f;
 
@@ -68,6 +78,8 @@ const MARK: u64 = 0x6d3b_95e1_07c8_f25f;
 const IS_UNUSED: usize = 1;
 /// Where the bits begin that say which places have a mark.
 const MARKED: u32 = 1;
+/// Its owner has advised to use huge pages.
+const IS_HUGE: usize = 1 << 11;
 const ADDRESS: usize = !(FRAME_SIZE - 1);
 
 /// A run that goes out as a witness. Relaxed, as all here: amounts that order nothing, and a witness that is forgotten
@@ -81,6 +93,8 @@ struct Witness {
     weight: AtomicUsize,
     /// [`Held::age`] by then.
     born: AtomicUsize,
+    /// The sums of its places that have a mark.
+    sums: [AtomicU64; PLACES],
 }
 
 /// See the module's top.
@@ -117,10 +131,33 @@ enum Finding {
     Gone,
 }
 
+/// The places that are known to be written, and those of which it is not known.
+struct Looked {
+    written: usize,
+    left: [bool; PLACES],
+}
+
+impl Looked {
+    /// Notes those that are written of the places that are left.
+    fn note(&mut self, is_written: impl Fn(usize) -> bool) {
+        for nth in 0..PLACES {
+            if self.left[nth] && is_written(nth) {
+                (self.left[nth], self.written) = (false, self.written + 1);
+            }
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.written >= FEW_WRITTEN
+    }
+}
+
 impl Held {
     pub(super) fn new() -> Held {
         let zero = || AtomicUsize::new(0);
-        let none = || Witness { word: zero(), frames: zero(), weight: zero(), born: zero() };
+        let sums = || [const { AtomicU64::new(0) }; PLACES];
+        let none =
+            || Witness { word: zero(), frames: zero(), weight: zero(), born: zero(), sums: sums() };
         Held {
             witnesses: array::from_fn(|_| none()),
             unseen: zero(),
@@ -213,7 +250,7 @@ impl Heap {
 
     fn look_at(&self, witness: &Witness, word: usize) {
         let frames = witness.frames.load(Ordering::Relaxed);
-        let finding = self.written_places(word, frames);
+        let finding = self.written_places(witness, word);
         self.held.in_vain.fetch_add(1, Ordering::Relaxed);
         match finding {
             Finding::Unused => {
@@ -270,7 +307,7 @@ impl Heap {
     fn end_witness_freed(&self, witness: &Witness, word: usize) {
         let finding = match word & IS_UNUSED {
             0 => Finding::Gone,
-            _ => self.written_places(word, witness.frames.load(Ordering::Relaxed)),
+            _ => self.written_places(witness, word),
         };
         self.end_witness(witness, word, &finding);
     }
@@ -307,6 +344,9 @@ impl Heap {
                 if is_dirty(zone, run, place) {
                     // SAFETY: the place is the new run's, whose content is nothing to anybody.
                     unsafe { (place as *mut u64).write_volatile(mark(place)) };
+                    // SAFETY: as above: nobody else writes to that page yet.
+                    let page = unsafe { slice::from_raw_parts(place as *const u8, FRAME_SIZE) };
+                    witness.sums[nth].store(sum(0, page), relaxed);
                     word |= 1 << MARKED << nth;
                 }
             }
@@ -318,9 +358,22 @@ impl Heap {
         self.held.unseen.fetch_add(since, relaxed);
     }
 
-    /// Looks at the places of a run that went out with so many frames.
-    fn written_places(&self, word: usize, frames: usize) -> Finding {
+    /// Its owner advises to use huge pages in this range.
+    pub(super) fn note_huge(&self, at: usize, len: usize) {
+        for witness in &self.held.witnesses {
+            let word = witness.word.load(Ordering::Relaxed);
+            let (start, frames) = (word & ADDRESS, witness.frames.load(Ordering::Relaxed));
+            if start != 0 && start < at + len && at < start + frames * FRAME_SIZE {
+                let (now, relaxed) = (word | IS_HUGE, Ordering::Relaxed);
+                let _ = witness.word.compare_exchange(word, now, relaxed, relaxed);
+            }
+        }
+    }
+
+    /// Looks at a witness's places.
+    fn written_places(&self, witness: &Witness, word: usize) -> Finding {
         let at = word & ADDRESS;
+        let frames = witness.frames.load(Ordering::Relaxed);
         let Ok((zone, range)) = self.run_at(at as *const u8) else { return Finding::Gone };
         if range.frames < frames {
             return Finding::Gone;
@@ -328,22 +381,49 @@ impl Heap {
         if self.is_quiet() {
             return Finding::Seen;
         }
-        let places = places(at, frames);
+        match self.look_at_places(zone, witness, word) {
+            Ok(looked) if !looked.is_enough() => Finding::Unused,
+            Ok(_) | Err(_) => Finding::Seen,
+        }
+    }
+
+    /// Looks at a witness's places until enough are known to be written.
+    fn look_at_places(
+        &self,
+        zone: &PoolZone,
+        witness: &Witness,
+        word: usize,
+    ) -> Result<Looked, Errno> {
+        let places = places(word & ADDRESS, witness.frames.load(Ordering::Relaxed));
         let is_marked = |nth: usize| word >> MARKED >> nth & 1 != 0;
         // Where nothing is, there is nothing to copy.
-        let is_there = array::from_fn(|nth| is_marked(nth) || self.is_there(zone, places[nth]));
-        let mut bytes = [[0; PLACE]; PLACES];
-        if mem::copy_own(places, is_there, &mut bytes).is_err() {
-            return Finding::Seen;
-        }
-        let is_written = |&nth: &usize| match is_marked(nth) {
+        let is_there = |nth: usize| is_marked(nth) || self.is_there(zone, places[nth]);
+        let mut looked = Looked { written: 0, left: array::from_fn(is_there) };
+        let is_huge = word & IS_HUGE != 0;
+        let mut bytes = [[0; FIRST_BYTES]; PLACES];
+        mem::copy_own(places, looked.left, &mut bytes)?;
+        looked.note(|nth| match is_marked(nth) {
             true => bytes[nth][..size_of::<u64>()] != mark(places[nth]).to_ne_bytes(),
-            false => bytes[nth] != [0; PLACE],
-        };
-        match (0..PLACES).filter(is_written).count() {
-            0..FEW_WRITTEN => Finding::Unused,
-            _ => Finding::Seen,
+            false => is_huge && zone.kind == ZoneKind::Demand || bytes[nth] != [0; FIRST_BYTES],
+        });
+        let others = if is_huge && zone.kind == ZoneKind::Ready { 1..PAGES_OF_HUGE } else { 0..0 };
+        for page in others {
+            if !looked.is_enough() {
+                let pages = places.map(|place| in_same_block(place, page));
+                let wanted = array::from_fn(|nth| looked.left[nth] && !is_marked(nth));
+                mem::copy_own(pages, wanted, &mut bytes)?;
+                looked.note(|nth| wanted[nth] && bytes[nth] != [0; FIRST_BYTES]);
+            }
         }
+        for (nth, page) in places.into_iter().enumerate() {
+            if looked.left[nth] && !looked.is_enough() {
+                let before =
+                    if is_marked(nth) { witness.sums[nth].load(Ordering::Relaxed) } else { 0 };
+                let is_written = sum_of_page(page)? != before;
+                looked.note(|place| place == nth && is_written);
+            }
+        }
+        Ok(looked)
     }
 
     /// Whether a page is resident: to look at one that is not would bring it.
@@ -352,6 +432,30 @@ impl Heap {
         let is_ready = zone.pfn(at).is_some_and(|pfn| zone.ledger().block(pfn.block()).ready());
         is_ready || self.resident(zone, at, FRAME_SIZE) != Some(0)
     }
+}
+
+/// A sum of the bytes of a page that begins with `sum`: zero for zeros, and another one where it was written, but for
+/// chances that do not matter here.
+fn sum(sum: u64, bytes: &[u8]) -> u64 {
+    bytes.chunks_exact(size_of::<u64>()).fold(sum, |sum, word| {
+        let word = u64::from_ne_bytes(array::from_fn(|nth| word[nth]));
+        (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
+/// [`sum`] of a page that its owner may have unmapped.
+fn sum_of_page(page: usize) -> Result<u64, Errno> {
+    (0..FRAME_SIZE).step_by(PIECE).try_fold(0, |so_far, offset| {
+        let mut piece = [[0; PIECE]];
+        mem::copy_own([page + offset], [true], &mut piece)?;
+        Ok(sum(so_far, &piece[0]))
+    })
+}
+
+/// Another page of a page's block.
+fn in_same_block(page: usize, nth: usize) -> usize {
+    let start = page & !(BLOCK_SIZE - 1);
+    start + scattered((page + nth) as u64) as usize % BLOCK_FRAMES * FRAME_SIZE
 }
 
 fn mark(place: usize) -> u64 {

@@ -357,6 +357,13 @@ impl Heap {
             // Relaxed: the thread that moves the memory has been told of it.
             self.has_locked.store(true, Ordering::Relaxed);
         }
+        if effect == Effect::AsksForHuge {
+            self.note_huge(at, len);
+            if zone.kind.huge() == Huge::Yes {
+                // That changes nothing.
+                return;
+            }
+        }
         if effect != Effect::Drops {
             zone.marks.prepare();
         }
@@ -392,11 +399,6 @@ impl Heap {
         let end = (offset + len).div_ceil(BLOCK_SIZE);
         end > zone.ledger().grown()
             || (offset / BLOCK_SIZE..end).any(|block| zone.ledger().block(block).tainted())
-    }
-
-    /// Whether advice to use huge pages changes nothing here.
-    pub fn has_huge_advice(&self, at: usize) -> bool {
-        self.zone_of(at as *const u8).is_some_and(|zone| zone.kind.huge() == Huge::Yes)
     }
 
     /// Makes a range of whole pages the caller's, which is about to map something there (`MAP_FIXED`): holes, free

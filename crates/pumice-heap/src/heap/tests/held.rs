@@ -68,3 +68,47 @@ fn what_nobody_can_look_at_is_not_held_against_a_size() {
     all.into_iter().for_each(|at| free(heap, at));
     free(heap, next);
 }
+
+/// A program may write anywhere in its pages, and anything.
+#[test]
+fn a_line_somewhere_in_each_page_is_enough() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, SIZE);
+    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+    for content in [Content::Zero, Content::Any] {
+        for turn in 0..3 {
+            let some = |nth: usize| {
+                let at = get(heap, SIZE, content);
+                assert!(is_ready(at), "{content:?}, turn {turn}, {nth}");
+                for page in 0..SIZE / FRAME_SIZE {
+                    let offset = page * FRAME_SIZE + (page + nth) % 64 * 64;
+                    // SAFETY: allocated a moment ago.
+                    unsafe { at.add(offset).write(1 + turn) };
+                }
+                at
+            };
+            let all: Vec<_> = (0..60).map(some).collect();
+            all.into_iter().for_each(|at| free(heap, at));
+        }
+    }
+}
+
+/// NumPy advises the kernel to use huge pages: a touched page has all of its huge page there.
+#[test]
+fn one_page_in_eight_is_all_where_huge_pages_are_asked_for() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, SIZE);
+    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+    let some = |_| {
+        let at = get(heap, SIZE, Content::Zero);
+        assert!(is_ready(at));
+        heap.note(at as usize + FRAME_SIZE, SIZE - FRAME_SIZE, Effect::AsksForHuge);
+        for page in (0..SIZE / FRAME_SIZE).step_by(8) {
+            // SAFETY: allocated a moment ago.
+            unsafe { at.add(page * FRAME_SIZE).write(1) };
+        }
+        at
+    };
+    let all: Vec<_> = (0..60).map(some).collect();
+    all.into_iter().for_each(|at| free(heap, at));
+}
