@@ -373,7 +373,7 @@ mod tests {
     }
 
     impl Backing for Interrupted {
-        fn refresh(&self, _block: usize, _word: BlockWord) -> bool {
+        fn refresh(&self, _block: usize, _word: BlockWord, _kept: usize) -> bool {
             self.call();
             true
         }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     impl Backing for Dumped {
-        fn refresh(&self, _block: usize, _word: BlockWord) -> bool {
+        fn refresh(&self, _block: usize, _word: BlockWord, _kept: usize) -> bool {
             true
         }
         fn hide(&self, blocks: Range<usize>) {

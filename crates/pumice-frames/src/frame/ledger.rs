@@ -47,9 +47,9 @@ impl Geometry for Native {
 
 /// The memory behind a ledger, as far as the ledger needs anything of it.
 pub trait Backing: Sync {
-    /// Makes a claimed block, whose word is given, read as zeros, unpopulated, with no attribute
-    /// left on it. `false` if the kernel refused; the block is then as it was.
-    fn refresh(&self, block: usize, word: BlockWord) -> bool;
+    /// Makes a claimed block, whose word is given, read as zeros, unpopulated, with no attribute left on it. Its first
+    /// `kept` frames may stay as they are. `false` if the kernel refused; the block is then as it was.
+    fn refresh(&self, block: usize, word: BlockWord, kept: usize) -> bool;
 
     /// Accounts for `blocks` more blocks that are no longer pristine. `false` if there may not be
     /// as many.
@@ -81,7 +81,7 @@ pub trait Backing: Sync {
 
 /// No memory at all: a ledger of numbers.
 impl Backing for () {
-    fn refresh(&self, _block: usize, _word: BlockWord) -> bool {
+    fn refresh(&self, _block: usize, _word: BlockWord, _kept: usize) -> bool {
         true
     }
 }
@@ -464,9 +464,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         before.ok().map(chosen)
     }
 
-    /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.
-    /// `false` if somebody else was first.
-    pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize) -> bool {
+    /// Turns a free block into one in parts whose first `taken` frames are allocated as one run, and are dirty where
+    /// the block was. Pages that its user has a number about stay under the first `kept` of them. `false` if somebody
+    /// else was first.
+    pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize, kept: usize) -> bool {
         let is_beyond_budget = word.is_pristine() && self.backing.room() == 0;
         if is_beyond_budget || self.take_block(block, |now| now == word).is_none() {
             return false;
@@ -477,10 +478,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let mut word = word;
         let of_pages = word.of_pages() as usize;
         if of_pages > 0 {
-            // The word of a block in parts has no such number, so the pages go. Relaxed: an amount that orders nothing.
+            // The word of a block in parts has no such number. Relaxed: an amount that orders nothing.
             self.parted.fetch_add(of_pages, Ordering::Relaxed);
         }
-        if (self.is_stale(word) || of_pages > 0) && self.backing.refresh(block, word) {
+        let is_stale = self.is_stale(word);
+        let kept = if is_stale { 0 } else { kept };
+        if (is_stale || of_pages > 0) && self.backing.refresh(block, word, kept) {
             word = BlockWord::FRESH.with_ready(false);
         }
         self.open_words(block, taken, word.zeroed());

@@ -267,7 +267,7 @@ fn run_and_run() {
 
 #[test]
 fn a_run_is_found_beside_a_block_that_is_being_taken() {
-    let prepare = |ledger: &Model| assert!(ledger.split(1, ledger.block(1), 1));
+    let prepare = |ledger: &Model| assert!(ledger.split(1, ledger.block(1), 1, 0));
     let one = |ledger: &Model| {
         let put = ledger.put_run(Pfn(2), |_, word| word);
         assert_eq!(put, Ok(PageRange { start: Pfn(2), frames: 1 }));
@@ -275,7 +275,7 @@ fn a_run_is_found_beside_a_block_that_is_being_taken() {
     };
     let split = |ledger: &Model| {
         let word = ledger.block(0);
-        isize::from(word.state() == BlockState::Free && ledger.split(0, word, 1))
+        isize::from(word.state() == BlockState::Free && ledger.split(0, word, 1, 0))
     };
     explore(race(2, 3, prepare, one, split));
     let occupy = |ledger: &Model| ledger.occupy_block(0).map_or(0, |_| 2);

@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Refreshed(Mutex<Vec<usize>>);
 
 impl Backing for Refreshed {
-    fn refresh(&self, block: usize, _word: BlockWord) -> bool {
+    fn refresh(&self, block: usize, _word: BlockWord, _kept: usize) -> bool {
         self.0.lock().expect("no panic").push(block);
         true
     }

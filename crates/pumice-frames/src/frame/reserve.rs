@@ -99,7 +99,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         for block in order.clone() {
             let word = self.block(block);
             let fits = word.state() == BlockState::Free && word.zeroed() == (want == Want::Zeroed);
-            if fits && self.split(block, word, 0) {
+            if fits && self.split(block, word, 0, 0) {
                 self.update_hints(block, |word| word.with_reserver(reserver));
                 // A stale block became zeroed when it was split: then it is of the other kind.
                 if let Some(found) = self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {

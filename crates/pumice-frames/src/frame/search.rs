@@ -118,7 +118,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let near = blocks.clone().filter(free).take(NEAR_BLOCKS).filter(liked);
         near.chain(blocks.filter(free)).find_map(|block| {
             let word = self.block(block);
-            let split = word.state() == BlockState::Free && self.split(block, word, frames);
+            let split = word.state() == BlockState::Free && self.split(block, word, frames, 0);
             split.then(|| Run {
                 range: PageRange { start: Self::block_start(block), frames },
                 dirt: self.dirt_of_split(word, frames),

@@ -153,7 +153,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         let word = self.block(block);
         match word.state() {
-            BlockState::Free if self.split(block, word, tail) => {
+            // The blocks before it have the pages that stayed there, too.
+            BlockState::Free if self.split(block, word, tail, tail) => {
                 Some(self.dirt_of_split(word, tail))
             }
             BlockState::Parts => self.claim_span(block, 0, tail).ok(),

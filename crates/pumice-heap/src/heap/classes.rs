@@ -18,7 +18,7 @@
 
 use core::ops::Range;
 
-use super::serve::SAMPLE_BLOCKS;
+use super::serve::{CLEARED_PER_FAULT, SAMPLE_BLOCKS};
 use super::Content;
 use pumice_frames::addr::BLOCK_FRAMES;
 use pumice_frames::sync::atomic::{AtomicU64, Ordering};
@@ -40,10 +40,16 @@ const MEAN: u32 = 48;
 const BLOCKS: u32 = 32;
 /// A class that is known is looked at again once in this many requests, on average: a program may take turns.
 const LOOK_AGAIN: u64 = 64;
+/// The same of a sparse class of which much is known: the pages that stay for its requests are dropped for a look.
+const LOOK_AGAIN_SPARSE: u64 = 256;
 /// Every request of a class is a sample until there is one, and so are as many as this, until there are as many.
 const ENOUGH_SAMPLES: u64 = 2;
+/// The same of a sparse class, whose samples cost little.
+const ENOUGH_SAMPLES_SPARSE: u64 = 4;
 /// A class that is taken for dense because its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
+/// A class whose runs have fewer pages on average than one in eight blocks is not worth retaining any.
+const LEAST_RETAINED: u64 = (1 << MEAN_BITS) / (8 * BLOCK_FRAMES as u64);
 /// Requests that the first growth of a run lets be served as if they were to grow...
 const CREDIT_OF_GROWTH: u64 = 2;
 /// ... and the most of them.
@@ -215,17 +221,17 @@ impl Classes {
         }
     }
 
-    /// Whether freed memory of a class is likely to be asked for again as it is, and has enough
-    /// pages to be worth counting them.
+    /// Whether freed memory of a class is likely to have enough pages to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        let is_sparse = self.density(frames) == Density::Sparse;
-        is_sparse && share_in(word) > 0 && (word & ZERO == 0 || self.is_held(frames))
+        self.density(frames) == Density::Sparse && mean_in(word, MEAN) >= LEAST_RETAINED
     }
 
-    /// The part of `of` frames that a request for `frames` is likely to touch.
-    pub(super) fn touched_of(&self, of: usize, frames: usize) -> usize {
-        (of * share_in(self.class(frames).load(Ordering::Relaxed)) as usize).div_ceil(255)
+    /// Whether requests of a class touch more on average than one page for each that could be cleared in the time of a
+    /// fault.
+    pub(super) fn is_clearing_cheaper(&self, frames: usize) -> bool {
+        let mean = mean_in(self.class(frames).load(Ordering::Relaxed), MEAN) as usize;
+        mean * CLEARED_PER_FAULT >= 1 << MEAN_BITS
     }
 
     /// The frames of a whole block that a request of a class is likely to touch.
@@ -251,8 +257,12 @@ impl Classes {
                 requests % LOOK_AT_LIKELY == u64::from(frames >= SAMPLE_BLOCKS * BLOCK_FRAMES)
             }
             _ => {
-                let is_new = samples_in(word) < ENOUGH_SAMPLES && requests <= ENOUGH_SAMPLES;
-                samples_in(word) == 0 || is_new || scattered(requests) % LOOK_AGAIN == 0
+                let is_sparse = density == Density::Sparse;
+                let enough = if is_sparse { ENOUGH_SAMPLES_SPARSE } else { ENOUGH_SAMPLES };
+                let is_new = samples_in(word) < enough && requests <= enough;
+                let is_well_known = is_sparse && samples_in(word) >= MEAN_OF;
+                let one_in = if is_well_known { LOOK_AGAIN_SPARSE } else { LOOK_AGAIN };
+                samples_in(word) == 0 || is_new || scattered(requests) % one_in == 0
             }
         }
     }
@@ -419,19 +429,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sparse_and_asks_for_no_zeros_is_worth_retaining() {
+    fn what_is_sparse_is_worth_retaining() {
         let classes = Classes::new();
         assert!(!classes.is_worth_retaining(1000), "not known");
-        classes.learn(1000, 60, 1000);
-        assert!(classes.is_worth_retaining(1000));
-        classes.note_content(1000, Content::Zero);
-        assert!(!classes.is_worth_retaining(1000), "zeros are asked for");
-        classes.note_content(1000, Content::Any);
+        classes.learn(1000, 30, 1000);
         assert!(classes.is_worth_retaining(1000));
         classes.learn(5000, 5000, 5000);
         assert!(!classes.is_worth_retaining(5000), "dense");
-        classes.learn(30_000, 1, 30_000);
-        assert!(!classes.is_worth_retaining(30_000), "next to nothing");
+        classes.learn(300_000, 1, 300_000);
+        assert!(!classes.is_worth_retaining(300_000), "next to nothing");
     }
 
     #[test]
@@ -440,7 +446,6 @@ mod tests {
         assert!(!classes.is_growing(1000));
         classes.note_growth(1000, 1000);
         assert_eq!(classes.density(1000), Density::Unknown);
-        assert_eq!(classes.touched_of(1000, 1000), 0);
         assert!(classes.is_growing(1000) && classes.is_growing(1000));
         assert!(!classes.is_growing(1000), "as often as runs grew, and a little");
         classes.note_again(1000);
@@ -490,7 +495,6 @@ mod tests {
             classes.learn(10_000, 10_000, 10_000);
             classes.learn_of_blocks(10_000, 19 * BLOCK_FRAMES, 19);
         }
-        assert_eq!(classes.touched_of(10_000, 10_000), 10_000);
         assert!((500..=BLOCK_FRAMES).contains(&classes.touched_of_block(10_000)));
     }
 }

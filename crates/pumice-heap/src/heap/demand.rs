@@ -16,18 +16,14 @@ use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs that were handed out last for classes without a sample, and have not grown: their addresses, each where its
-/// hash says. One that has grown and leaves its place for that is marked there, until it is freed. Relaxed: hints, and
-/// a run that is forgotten teaches nothing.
+/// Addresses of runs, each where its hash says, until another takes the place. Relaxed: hints, and a run that is
+/// forgotten teaches nothing.
 #[derive(Debug)]
-pub(super) struct Growing([AtomicUsize; 64]);
+struct Runs([AtomicUsize; 64]);
 
-/// The mark of a run that leaves its place.
-const LEAVES: usize = 1;
-
-impl Growing {
-    pub(super) fn new() -> Growing {
-        Growing(array::from_fn(|_| AtomicUsize::new(0)))
+impl Runs {
+    fn new() -> Runs {
+        Runs(array::from_fn(|_| AtomicUsize::new(0)))
     }
 
     fn of(&self, at: *const u8) -> &AtomicUsize {
@@ -36,28 +32,41 @@ impl Growing {
         &self.0[hash >> (usize::BITS - 6)]
     }
 
-    pub(super) fn hand_out(&self, at: *const u8) {
-        self.of(at).store(at as usize, Ordering::Relaxed);
+    fn put(&self, at: *const u8, mark: usize) {
+        self.of(at).store(at as usize | mark, Ordering::Relaxed);
     }
 
-    /// Whether a run that grows is one of them, which it is no more.
-    fn is_first(&self, at: *const u8) -> bool {
+    /// Whether a run is there with this mark, which it is no more.
+    fn take(&self, at: *const u8, mark: usize) -> bool {
         let entry = self.of(at);
-        let is_first = entry.load(Ordering::Relaxed) == at as usize;
-        if is_first {
+        let is_there = entry.load(Ordering::Relaxed) == at as usize | mark;
+        if is_there {
             entry.store(0, Ordering::Relaxed);
         }
-        is_first
+        is_there
+    }
+}
+
+/// Runs that were handed out last and teach something later.
+#[derive(Debug)]
+pub(super) struct Lessons {
+    /// Runs for classes without a sample, which have not grown. One that has grown and leaves its place for that is
+    /// [marked](LEAVES) there, until it is freed.
+    growing: Runs,
+    /// Runs within a block that are looked at when they are freed.
+    samples: Runs,
+}
+
+const STAYS: usize = 0;
+const LEAVES: usize = 1;
+
+impl Lessons {
+    pub(super) fn new() -> Lessons {
+        Lessons { growing: Runs::new(), samples: Runs::new() }
     }
 
-    fn leave(&self, at: *const u8) {
-        self.of(at).store(at as usize | LEAVES, Ordering::Relaxed);
-    }
-
-    /// Whether a run that is freed has left its place, of which the next one knows nothing.
-    fn take_leaving(&self, at: *const u8) -> bool {
-        let mark = at as usize | LEAVES;
-        self.of(at).compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    pub(super) fn may_grow(&self, at: *const u8) {
+        self.growing.put(at, STAYS);
     }
 }
 
@@ -78,15 +87,23 @@ impl Heap {
     }
 
     /// Arranges to see how much of a run is touched: all of it is looked at when it is freed. Its whole blocks have no
-    /// pages; the tail may have some that others touched.
+    /// pages; what it has of a block in parts may have some that others touched.
     pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) {
-        let first = run.range.start.block();
-        self.promotions.add_unknown();
-        zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
         let tail = run.range.frames % BLOCK_FRAMES;
-        let is_known = run.dirt.is_clean();
-        if !is_known && zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
+        let is_clean =
+            run.dirt.is_clean() || zone.discard_frames(Pfn(run.range.end().0 - tail), tail);
+        if is_clean {
             run.dirt = Dirt::NONE;
+        }
+        if run.range.frames >= BLOCK_FRAMES {
+            let first = run.range.start.block();
+            self.promotions.add_unknown();
+            zone.set_owned(
+                first,
+                zone.ledger().block(first).with_hints(|it| it.with_sampled(true)),
+            );
+        } else if is_clean {
+            self.lessons.samples.put(zone.address(run.range.start), STAYS);
         }
     }
 
@@ -133,18 +150,18 @@ impl Heap {
     fn look_back(&self, zone: &PoolZone, range: PageRange) {
         let whole = whole_blocks(range);
         let density = self.classes.density(range.frames);
-        if density == Density::Unknown && self.growing.take_leaving(zone.address(range.start)) {
+        let start = zone.address(range.start);
+        if density == Density::Unknown && self.lessons.growing.take(start, LEAVES) {
             // All runs of a class that are freed may be such, and those that stay be touched little.
             return;
         }
         let is_sample = if whole.is_empty() {
-            density != Density::Sparse || self.classes.is_sample(range.frames, Density::Sparse)
+            self.lessons.samples.take(start, STAYS)
         } else {
-            // A run that grew was not handed out to be looked at.
-            zone.ledger().block(whole.start).hints().sampled() || density == Density::Unknown
+            zone.ledger().block(whole.start).hints().sampled()
         };
-        if is_sample {
-            let start = zone.address(range.start);
+        // A run that grew was not handed out to be looked at.
+        if is_sample || density == Density::Unknown {
             let (body, tail) = (whole.len() * BLOCK_SIZE, range.frames % BLOCK_FRAMES * FRAME_SIZE);
             let resident = |from: usize, len| match len {
                 0 => Some(0),
@@ -164,7 +181,7 @@ impl Heap {
     /// A run is about to grow. A program that fills a vector asks for its first size each time, and never frees a run
     /// of that size.
     pub(super) fn look_at_growing(&self, zone: &PoolZone, range: PageRange) {
-        if self.growing.is_first(zone.address(range.start)) {
+        if self.lessons.growing.take(zone.address(range.start), STAYS) {
             match zone.kind {
                 // All of it is resident in any case.
                 ZoneKind::Ready => self.classes.note_again(range.frames),
@@ -199,7 +216,7 @@ impl Heap {
             && self.holds(zone.node, frames)
             && !self.is_sparse_run(zone, run);
         if is_better {
-            self.growing.leave(zone.address(run.start));
+            self.lessons.growing.put(zone.address(run.start), LEAVES);
         }
         is_better
     }

@@ -23,6 +23,7 @@
 mod ahead;
 mod bits;
 mod classes;
+mod cleared;
 mod demand;
 mod footprint;
 mod held;
@@ -52,7 +53,8 @@ use core::time::Duration;
 
 use ahead::Ahead;
 use classes::Classes;
-use demand::Growing;
+use cleared::Cleared;
+use demand::Lessons;
 use footprint::Footprint;
 use held::Held;
 use moves::Moves;
@@ -128,7 +130,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct Heap {
     zones: Zones,
     classes: Classes,
-    growing: Growing,
+    lessons: Lessons,
+    cleared: Cleared,
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
@@ -180,7 +183,8 @@ impl Heap {
         Ok(Heap {
             zones,
             classes: Classes::new(),
-            growing: Growing::new(),
+            lessons: Lessons::new(),
+            cleared: Cleared::new(),
             verify,
             ahead: Ahead::new(),
             footprint: Footprint::new(),

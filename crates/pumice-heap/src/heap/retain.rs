@@ -2,8 +2,8 @@
 //!
 //! A program that asks for much, touches some of it here and there and frees it, over and over, finds the pages it
 //! touched still there under other allocators, and would fault them in each time here. So pages that a sparse class
-//! has touched stay when they are freed, if its requests do not ask for zeros, and not for longer than anything else
-//! that is free.
+//! has touched stay when they are freed, and not for longer than anything else that is free. Requests for zeros have
+//! them cleared ([`super::cleared`]).
 //!
 //! Counting them takes a `mincore` of all of a run, which costs more than many faults. So the pages are *expected*:
 //! each block's word says how many there are, a request adds what its class touches, and only where that seems to be

@@ -23,9 +23,9 @@ use pumice_frames::sys::thread::BlockedSignals;
 pub(super) const SAMPLE_BLOCKS: usize = 2;
 
 /// Frames that could be cleared in the time that it takes to give pages back...
-const CLEARED_PER_CALL: usize = 20;
+pub(super) const CLEARED_PER_CALL: usize = 20;
 /// ... and in the time of a page fault.
-const CLEARED_PER_FAULT: usize = 22;
+pub(super) const CLEARED_PER_FAULT: usize = 22;
 
 /// The part of its blocks' content that a new run keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,6 @@ impl Heap {
         let from_ready = from_ready || there.is_some();
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
-            && content == Content::Any
             && !is_sample
             && !from_ready
             && self.may_reuse_retained(frames);
@@ -134,14 +133,15 @@ impl Heap {
         if zone.kind == ZoneKind::Demand && density == Density::Sparse {
             self.expect_more(zone, run.range);
         }
-        if is_sample && blocks > 0 && can_look {
-            match zone.kind {
-                ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
-                ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
+        match zone.kind {
+            ZoneKind::Ready if is_sample && blocks > 0 && can_look => {
+                self.begin_sample_in_ready(zone, &run);
             }
+            ZoneKind::Demand if is_sample => self.begin_sample_in_demand(zone, &mut run),
+            _ => {}
         }
         if density == Density::Unknown && content == Content::Any {
-            self.growing.hand_out(zone.address(run.range.start));
+            self.lessons.may_grow(zone.address(run.range.start));
         }
         self.count_hit(zone, &run);
         self.price_new(zone, whole_blocks(run.range));
@@ -160,21 +160,14 @@ impl Heap {
     fn make_zero(&'static self, zone: &PoolZone, run: &Run, frames: usize, density: Density) {
         let may_be_sparse = matches!(density, Density::Sparse | Density::Unknown);
         let may_drop = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
-        // To write zeros has all of it faulted in, where little may be touched. To drop it has what is touched
-        // faulted in again.
-        let is_drop_cheaper = |len: usize| {
-            let touched = self.classes.touched_of(len / FRAME_SIZE, frames);
-            CLEARED_PER_CALL + touched * CLEARED_PER_FAULT < len / FRAME_SIZE
-        };
         let mut cleared = 0;
         zone.clear_run(run, |at, len| {
-            // SAFETY: the run was just given to this request.
-            let drop = || unsafe { zone.memory().discard(at, len) }.is_ok();
-            if may_drop && is_drop_cheaper(len) && drop() {
+            if may_drop {
+                cleared += self.clear_retained(zone, at, len, frames);
                 return;
             }
             cleared += len;
-            // SAFETY: as above.
+            // SAFETY: the run was just given to this request.
             unsafe { self.scrubber.clear(self, at, len, zone.node) };
         });
         if cleared > 0 {
@@ -194,7 +187,11 @@ impl Heap {
         content: Content,
         keeps: Keeps,
     ) -> Option<Run> {
-        let want = if content == Content::Zero { Want::Zeroed } else { Want::Dirty };
+        let want = match (content, zone.kind, keeps) {
+            // To clear the pages that stayed costs less than others' faults.
+            (_, ZoneKind::Demand, Keeps::Pages) | (Content::Any, ..) => Want::Dirty,
+            (Content::Zero, ..) => Want::Zeroed,
+        };
         let (blocks, tail) = blocks_and_tail(frames);
         let ledger = &zone.ledger();
         if blocks == 0 {

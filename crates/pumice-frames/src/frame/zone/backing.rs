@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::super::block::BlockWord;
 use super::super::ledger::Backing;
-use crate::addr::BLOCK_SIZE;
+use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::{Dump, Huge, Memory};
 
@@ -80,11 +80,12 @@ impl<M: Memory, L: Budget> ZoneMemory<M, L> {
 }
 
 impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
-    fn refresh(&self, block: usize, word: BlockWord) -> bool {
+    fn refresh(&self, block: usize, word: BlockWord, kept: usize) -> bool {
         let at = self.at(block);
         if !word.tainted() {
+            let kept = kept * FRAME_SIZE;
             // SAFETY: the caller has claimed the block.
-            return unsafe { self.memory.discard(at, BLOCK_SIZE) }.is_ok();
+            return unsafe { self.memory.discard(at.add(kept), BLOCK_SIZE - kept) }.is_ok();
         }
         // SAFETY: the caller has claimed the block.
         let done = unsafe { self.memory.reset(at, BLOCK_SIZE) }.is_ok();

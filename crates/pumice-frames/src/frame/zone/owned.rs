@@ -94,7 +94,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
     /// It is such a child, and no other thread of it uses the zone or has used it.
     pub unsafe fn adopt(&self) {
         let ledger = &self.zone.ledger;
-        ledger.adopt_claims(|block, word| ledger.backing.refresh(block, word));
+        ledger.adopt_claims(|block, word| ledger.backing.refresh(block, word, 0));
         let is_removed = |&block: &usize| ledger.block(block) == BlockWord::REMOVED;
         // Relaxed: there is no other thread that may use the zone.
         let removed = (0..ledger.grown()).filter(is_removed).count();
