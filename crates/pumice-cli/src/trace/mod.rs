@@ -29,6 +29,9 @@ mod space;
 mod tree;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::mem::forget;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -80,6 +83,17 @@ pub struct TraceArgs {
     program: Vec<OsString>,
 }
 
+/// Keeps files that are opened later out of the places of standard ones that are closed, where messages would be written
+/// into them. The program finds these places closed.
+fn fill_standard_places() {
+    while let Ok(file) = File::open("/dev/null") {
+        if file.as_raw_fd() > 2 {
+            break;
+        }
+        forget(file);
+    }
+}
+
 fn page_bytes(text: &str) -> Result<u64, String> {
     let found = PAGES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
     found.map(|&(_, bytes)| bytes).ok_or_else(|| "pages are 4k, 16k, 64k or 2m".to_owned())
@@ -91,6 +105,7 @@ pub fn trace(options: &TraceArgs) -> Result<u8, Failure> {
         return Err(Failure::usage("--interval 0 is no interval; type --interval 10ms"));
     }
     tree::check_machine()?;
+    fill_standard_places();
     let mut json = JsonLines::create(options.json.as_deref())?;
     let output = Output::create(options)?;
     let mut tree = Tree::new(output, options.share, options.most as usize, options.pages);
