@@ -124,7 +124,7 @@ impl Summary {
             );
         }
         lines.push(match self.references {
-            0 => "next        nothing: the program ended before its pages could be looked at twice"
+            0 => "next        nothing: the program ended too soon, or could not be watched"
                 .to_owned(),
             _ => format!("next        pumice bench replace --curve --trace {}", self.trace),
         });

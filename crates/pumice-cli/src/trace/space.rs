@@ -22,8 +22,8 @@ use super::smaps::{self, Mapping};
 
 /// Pages of the kernel.
 pub const SMALL_BYTES: u64 = 4096;
-/// The pages whose change makes the kernel forget all that the processors keep of a space's pages: more than 33, after
-/// which it does not go page by page (`tlb_single_page_flush_ceiling`).
+/// Memory that goes makes the processors forget all translations of a space if it is more than 33 pages
+/// (`tlb_single_page_flush_ceiling`).
 const FLUSH_BYTES: u64 = 64 * SMALL_BYTES;
 /// Where the kernel can't list the pages of a mapping that are there, none larger than this is looked through.
 const LARGEST_BYTES: u64 = 64 << 30;
@@ -76,8 +76,6 @@ pub struct Space {
     /// Mappings that were looked through: their end and their memory then.
     known: HashMap<u64, (u64, u64)>,
     mappings: usize,
-    /// Memory of ours in the program, whose rights change to have translations forgotten.
-    flush_at: Option<u64>,
 }
 
 /// The effects of a look.
@@ -108,7 +106,6 @@ impl Space {
             touched: Vec::new(),
             known: HashMap::new(),
             mappings: 0,
-            flush_at: None,
         })
     }
 
@@ -192,7 +189,9 @@ impl Space {
         }
         let process = &self.process;
         let before = Instant::now();
-        let Some(mut stopped) = process.stop() else {
+        // Another program may have been executed since: it must not be touched.
+        let stopped = process.stop().filter(|_| Identity::of(self.pid) == Some(self.identity));
+        let Some(mut stopped) = stopped else {
             // It is tried again at the next look.
             done.could_not_stop = !self.wanted.is_empty();
             self.known.clear();
@@ -226,7 +225,7 @@ impl Space {
             }
         }
         if can_flush == CanFlush::ByMapping {
-            self.flush_at = flush(&mut stopped, self.flush_at);
+            flush(&mut stopped);
         }
         drop(stopped);
         done.stopped = before.elapsed();
@@ -244,7 +243,7 @@ impl Space {
 pub enum CanFlush {
     /// By a second write to `clear_refs`, which does nothing else where the kernel has no soft-dirty bits.
     ByClearing,
-    /// By changing the rights of some pages, in the program.
+    /// By mapping some pages in the program and taking them away again.
     ByMapping,
 }
 
@@ -269,21 +268,14 @@ fn advise(stopped: &mut Stopped<'_>, at: u64, len: u64, advice: i32) -> Option<i
     stopped.call(libc::SYS_madvise, [at, len, advice as u64, 0])
 }
 
-/// Returns where the memory for it is.
-fn flush(stopped: &mut Stopped<'_>, at: Option<u64>) -> Option<u64> {
-    let at = match at {
-        Some(at) => at,
-        None => {
-            let rights = libc::PROT_READ as u64;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-            let at = stopped.call(libc::SYS_mmap, [0, FLUSH_BYTES, rights, flags as u64])?;
-            u64::try_from(at).ok()?
-        }
-    };
-    for rights in [libc::PROT_NONE, libc::PROT_READ] {
-        stopped.call(libc::SYS_mprotect, [at, FLUSH_BYTES, rights as u64, 0])?;
+/// Maps some memory and takes it away again.
+fn flush(stopped: &mut Stopped<'_>) {
+    let rights = libc::PROT_READ as u64;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    let at = stopped.call(libc::SYS_mmap, [0, FLUSH_BYTES, rights, flags as u64]);
+    if let Some(at) = at.and_then(|at| u64::try_from(at).ok()) {
+        stopped.call(libc::SYS_munmap, [at, FLUSH_BYTES, 0, 0]);
     }
-    Some(at)
 }
 
 /// Of a mapping, the addresses between which there is memory.

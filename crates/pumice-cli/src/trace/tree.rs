@@ -216,7 +216,9 @@ impl Tree {
             self.seen.retain(|&page| share.has(page));
             // Those that are left have about as many references each.
             let left = self.seen.len() as f64 / had.max(1) as f64;
-            self.counts.references = (self.counts.references as f64 * left) as u64;
+            let scaled = |count: u64| (count as f64 * left) as u64;
+            self.counts.references = scaled(self.counts.references);
+            self.counts.most_in_interval = scaled(self.counts.most_in_interval);
         }
         gone
     }
