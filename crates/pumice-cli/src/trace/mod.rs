@@ -83,8 +83,8 @@ pub struct TraceArgs {
     program: Vec<OsString>,
 }
 
-/// Keeps files that are opened later out of the places of standard ones that are closed, where messages would be written
-/// into them. The program finds these places closed.
+/// Keeps files that are opened later out of the places of standard ones that are closed, where messages would be
+/// written into them. The program finds these places closed.
 fn fill_standard_places() {
     while let Ok(file) = File::open("/dev/null") {
         if file.as_raw_fd() > 2 {

@@ -1,4 +1,5 @@
-//! The trace's file. It is text that `bench replace` reads, and good at any time: who kills us has the trace so far.
+//! The trace's file. It is text that `bench replace` reads, and good at any time: if this
+//! process is killed, the trace so far is there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};

@@ -107,7 +107,7 @@ VmFlags: rd wr
     fn own_mappings_are_read() {
         let file = std::fs::File::open("/proc/self/smaps").expect("there is one");
         let mut bytes = 0;
-        read(std::io::BufReader::new(file), |mapping| bytes += mapping.rss_bytes).expect("text");
+        read(io::BufReader::new(file), |mapping| bytes += mapping.rss_bytes).expect("text");
         assert!(bytes > 1 << 16);
     }
 }

@@ -195,7 +195,7 @@ fn bad_input_is_one_line_and_starts_nothing() {
         assert!(!Path::new(mark).exists() && !Path::new(new).exists(), "{options:?}");
     }
     assert_eq!(fs::read_to_string(old).expect("a file"), "mine");
-    // What was made for a program that does not exist goes again.
+    // A file that was made for a program that does not exist goes again.
     let output = pumice(&["trace", "--out", new, "no-such-program"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(127));
     assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
