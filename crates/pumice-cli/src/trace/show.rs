@@ -35,6 +35,7 @@ pub struct Summary {
     blind_processes: u64,
     looks_without_stop: u64,
     looks_at_limit: u64,
+    follows_children: bool,
 }
 
 impl Summary {
@@ -66,6 +67,7 @@ impl Summary {
             blind_processes: counts.blind,
             looks_without_stop: counts.not_stopped,
             looks_at_limit: counts.full,
+            follows_children: counts.follows_children,
         }
     }
 
@@ -108,6 +110,12 @@ impl Summary {
                 "note        {} processes are not in the trace: they have other rights, or ended at once",
                 self.blind_processes
             ));
+        }
+        if !self.follows_children {
+            lines.push(
+                "note        processes that it started are not in the trace: the kernel lacks CONFIG_PROC_CHILDREN"
+                    .to_owned(),
+            );
         }
         if self.looks_without_stop > 0 {
             lines.push(format!(

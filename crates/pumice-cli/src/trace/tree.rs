@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -69,6 +70,8 @@ pub struct Counts {
     pub full: u64,
     /// The last share.
     pub one_in: u32,
+    /// Whether the kernel says which processes a process has started.
+    pub follows_children: bool,
 }
 
 /// See the module's top.
@@ -92,7 +95,11 @@ impl Tree {
     pub fn new(output: Output, share: Share, most_pages: usize, page_bytes: u64) -> Tree {
         let limit = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
         let most_mappings = limit.trim().parse().unwrap_or(MAPPINGS) / PART_OF_MAPPINGS;
-        let bar = ProgressBar::new_spinner();
+        // On the program's own terminal it would be in the way.
+        let bar = match io::stdout().is_terminal() {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new_spinner(),
+        };
         if let Ok(style) = ProgressStyle::with_template("tracing: {elapsed}, {msg}") {
             bar.set_style(style);
         }
@@ -162,6 +169,7 @@ impl Tree {
             pages: self.seen.len() as u64,
             blind: self.blind.len() as u64,
             one_in: self.share.stands_for(),
+            follows_children: fs::exists("/proc/thread-self/children").unwrap_or(false),
             ..self.counts
         })
     }
