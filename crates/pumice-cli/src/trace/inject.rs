@@ -11,7 +11,7 @@
 //! - A program with a seccomp filter is left alone: the filter may kill it for a call that it never made.
 
 use std::ffi::c_int;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::mem::zeroed;
 use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
@@ -43,7 +43,8 @@ pub struct Process {
 impl Process {
     /// `None` where its memory can't be read, or has no vDSO.
     pub fn of(pid: pid_t, child: pid_t) -> Option<Process> {
-        let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let memory = memory.ok()?;
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
         let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;
@@ -180,7 +181,7 @@ impl Stopped<'_> {
     }
 
     /// Has the thread make a system call. Returns its result; `None` if the thread is gone.
-    pub fn call(&mut self, number: i64, arguments: [u64; 4]) -> Option<i64> {
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Option<i64> {
         if self.is_gone {
             return None;
         }
@@ -189,11 +190,21 @@ impl Stopped<'_> {
         registers.rax = number as u64;
         // No call that was interrupted is to be restarted now.
         registers.orig_rax = u64::MAX;
-        [registers.rdi, registers.rsi, registers.rdx, registers.r10] = arguments;
-        (registers.r8, registers.r9) = (u64::MAX, 0);
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] =
+            arguments;
         let result = self.run(&mut registers);
         self.is_gone |= result.is_none();
         result
+    }
+
+    /// Writes to its memory.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Option<()> {
+        self.process.memory.write_all_at(bytes, at).ok()
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> pid_t {
+        self.process.pid
     }
 
     fn run(&mut self, registers: &mut libc::user_regs_struct) -> Option<i64> {

@@ -21,7 +21,15 @@ impl Process {
 pub struct Stopped<'p>(&'p Process);
 
 impl Stopped<'_> {
-    pub fn call(&mut self, _number: i64, _arguments: [u64; 4]) -> Option<i64> {
+    pub fn call(&mut self, _number: i64, _arguments: [u64; 6]) -> Option<i64> {
+        match *self.0 {}
+    }
+
+    pub fn write(&self, _at: u64, _bytes: &[u8]) -> Option<()> {
+        match *self.0 {}
+    }
+
+    pub fn pid(&self) -> pid_t {
         match *self.0 {}
     }
 }

@@ -5,6 +5,7 @@
 //! | [`tree`] | the program's processes, and the looks at all of them |
 //! | [`space`] | one address space: which of its pages are watched, and which of these were touched |
 //! | [`smaps`] | the mappings of a process, as the kernel lists them |
+//! | [`advise`] | advice on many pages of the program |
 //! | [`inject`] | system calls in a thread of the program |
 //! | [`output`] | the file |
 //! | [`show`] | the summary, for people and for machines |
@@ -18,6 +19,7 @@
 //! A look takes a time in proportion to the watched pages. It happens once an interval, or less often, so that all
 //! looks take a tenth of the time at most.
 
+mod advise;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod inject;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]

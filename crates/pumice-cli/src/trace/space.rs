@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use libc::pid_t;
 use pumice_command::share::{Share, SPACE_BITS};
 
+use super::advise::{advise, map, unmap};
 use super::inject::{Process, Stopped};
 use super::smaps::{self, Mapping};
 
@@ -198,32 +199,23 @@ impl Space {
             self.wanted.clear();
             return done;
         };
-        for &page in gone {
-            advise(&mut stopped, page * self.page_bytes, self.page_bytes, libc::MADV_DODUMP);
-        }
-        for wanted in std::mem::take(&mut self.wanted) {
-            // One mapping becomes three.
-            if self.mappings + 2 > most_mappings {
-                done.is_full = true;
-                break;
-            }
-            let at = wanted.page * self.page_bytes;
-            match advise(&mut stopped, at, self.page_bytes, libc::MADV_DONTDUMP) {
-                Some(0) => {
-                    self.mappings += 2;
-                    self.watched.insert(wanted.page);
-                    if wanted.is_touched {
-                        self.touched.push(wanted.page);
-                    }
-                }
-                Some(error) if error == -i64::from(libc::ENOMEM) => {
-                    done.is_full = true;
-                    break;
-                }
-                Some(_) => {}
-                None => break,
+        let address = |page: u64| page * self.page_bytes;
+        let gone: Vec<u64> = gone.iter().map(|&page| address(page)).collect();
+        advise(&mut stopped, &gone, self.page_bytes, libc::MADV_DODUMP);
+        // One mapping becomes three.
+        let room = most_mappings.saturating_sub(self.mappings) / 2;
+        done.is_full = room < self.wanted.len();
+        self.wanted.truncate(room);
+        let wanted: Vec<u64> = self.wanted.iter().map(|wanted| address(wanted.page)).collect();
+        let results = advise(&mut stopped, &wanted, self.page_bytes, libc::MADV_DONTDUMP);
+        done.is_full |= results.contains(&-i64::from(libc::ENOMEM));
+        for (wanted, _) in self.wanted.iter().zip(results).filter(|&(_, result)| result == 0) {
+            self.watched.insert(wanted.page);
+            if wanted.is_touched {
+                self.touched.push(wanted.page);
             }
         }
+        self.wanted.clear();
         if can_flush == CanFlush::ByMapping {
             flush(&mut stopped);
         }
@@ -264,17 +256,10 @@ impl CanFlush {
     }
 }
 
-fn advise(stopped: &mut Stopped<'_>, at: u64, len: u64, advice: i32) -> Option<i64> {
-    stopped.call(libc::SYS_madvise, [at, len, advice as u64, 0])
-}
-
 /// Maps some memory and takes it away again.
 fn flush(stopped: &mut Stopped<'_>) {
-    let rights = libc::PROT_READ as u64;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-    let at = stopped.call(libc::SYS_mmap, [0, FLUSH_BYTES, rights, flags as u64]);
-    if let Some(at) = at.and_then(|at| u64::try_from(at).ok()) {
-        stopped.call(libc::SYS_munmap, [at, FLUSH_BYTES, 0, 0]);
+    if let Some(at) = map(stopped, FLUSH_BYTES, libc::PROT_READ, libc::MAP_POPULATE) {
+        unmap(stopped, at, FLUSH_BYTES);
     }
 }
 
