@@ -212,12 +212,14 @@ impl Stopped<'_> {
         self.has_called = true;
         // It enters the call, and leaves it.
         for _ in 0..2 {
+            let mut pass_on = 0;
             loop {
-                request(libc::PTRACE_SYSCALL, self.tid, 0, 0)?;
+                request(libc::PTRACE_SYSCALL, self.tid, 0, pass_on)?;
                 match wait(self.process.child, self.tid) {
                     Event::Call => break,
-                    // SIGSTOP can't be blocked. The stop takes effect when the thread is let go.
-                    Event::Trap(_) | Event::Signal(_) => {}
+                    // SIGSTOP can't be blocked. This thread stops with the others when it is let go.
+                    Event::Signal(signal) => pass_on = signal as usize,
+                    Event::Trap(_) => pass_on = 0,
                     Event::Gone => return None,
                 }
             }
@@ -231,12 +233,14 @@ impl Stopped<'_> {
         if self.has_called {
             // To a place where the kernel looks for calls to restart.
             request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
+            let mut pass_on = 0;
             loop {
-                request(libc::PTRACE_CONT, self.tid, 0, 0)?;
+                request(libc::PTRACE_CONT, self.tid, 0, pass_on)?;
                 match wait(self.process.child, self.tid) {
                     Event::Trap(_) => break,
+                    Event::Signal(signal) => pass_on = signal as usize,
+                    Event::Call => pass_on = 0,
                     Event::Gone => return None,
-                    Event::Call | Event::Signal(_) => {}
                 }
             }
             request(libc::PTRACE_SETREGS, self.tid, 0, (&raw const self.before) as usize)?;

@@ -33,3 +33,7 @@ impl Stopped<'_> {
         match *self.0 {}
     }
 }
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {}
+}

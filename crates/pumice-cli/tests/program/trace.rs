@@ -121,6 +121,14 @@ fn waits_are_not_interrupted() {
 }
 
 #[test]
+fn signals_calls_and_masks_are_as_without() {
+    let program = compile("undisturbed");
+    let program = program.to_str().expect("a path of letters");
+    let Some(traced) = trace(&["--most", "256"], &[program, "1500"]) else { return };
+    assert!(traced.output.status.success(), "{}", stdout(&traced.output));
+}
+
+#[test]
 fn it_ends_as_the_program_does() {
     for (script, status, signal) in
         [("exit 7", Some(7), None), ("sleep 0.2; kill -SEGV $$", None, Some(libc::SIGSEGV))]
