@@ -119,7 +119,7 @@ impl Summary {
         }
         if self.looks_without_stop > 0 {
             lines.push(format!(
-                "note        at {} looks no thread could be stopped, and new pages had to wait: all slept, or the \
+                "note        {} times no thread could be stopped, and new pages had to wait: all slept, or the \
                  program is debugged, or has a seccomp filter",
                 self.looks_without_stop
             ));
