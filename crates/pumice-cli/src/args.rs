@@ -18,6 +18,7 @@ use crate::serve::ServeArgs;
 use crate::slots::SlotsArgs;
 use crate::stat::StatArgs;
 use crate::top::TopArgs;
+use crate::trace::TraceArgs;
 
 /// Runs programs on memory that is already there and already zero.
 #[derive(Parser, Debug)]
@@ -45,6 +46,7 @@ pub enum Command {
     /// List a daemon's slots, show its counters, change how it populates
     Slots(SlotsArgs),
     Estimate(EstimateArgs),
+    Trace(TraceArgs),
     /// Run pumice's experiments on this machine
     Bench(BenchArgs),
     /// Print a completion script for a shell

@@ -5,6 +5,7 @@
 //! | [`args`] | the command line, and the answers to mistakes in it |
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
 //! | [`mod@estimate`] | `pumice estimate`: the gain that a program could have |
+//! | [`mod@trace`] | `pumice trace`: the pages that a program touches, for `bench replace` |
 //! | [`mod@stat`] | `pumice stat`: the pools of running programs |
 //! | [`mod@top`] | `pumice top`: the same on a terminal, as it changes |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
@@ -39,6 +40,7 @@ mod serve;
 mod slots;
 mod stat;
 mod top;
+mod trace;
 
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -74,6 +76,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Estimate(options)) => estimate::estimate(&options),
+        Ok(Command::Trace(options)) => trace::trace(&options),
         Ok(Command::Bench(options)) => bench::bench(options),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),

@@ -7,6 +7,7 @@
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`random`] | numbers that look random and are the same in every run |
 //! | [`memory`] | the available memory, from `pumice-slots` |
+//! | [`share`] | the pages that a sampled trace has |
 //! | [`region`] | memory to measure in |
 //! | [`costs`] | the costs of faults and touching on this machine |
 //! | [`engines`] | engines by name, and whether they are here |
@@ -26,6 +27,7 @@ pub mod json_lines;
 pub mod random;
 pub mod region;
 pub mod safe_path;
+pub mod share;
 pub mod small;
 pub mod statistics;
 pub mod table;

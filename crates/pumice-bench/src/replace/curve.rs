@@ -22,22 +22,23 @@ pub struct Point {
 }
 
 impl Point {
-    /// The whole trace is simulated.
-    pub fn of(frames: u32) -> Point {
-        Point { frames, simulated: frames }
+    /// So many frames, for a trace of one in so many pages.
+    pub fn of(frames: u32, one_in: u32) -> Point {
+        Point { frames, simulated: frames.div_ceil(one_in) }
     }
 }
 
-/// A trace with the references to some of its pages only, and one in how many these are.
+/// A trace with the references to some of its pages only, and one in how many of the program's these are.
 pub fn sample(trace: Trace) -> (Trace, usize) {
     let one_in = trace.pages.div_ceil(MOST_PAGES).max(1);
+    let of_all = one_in * trace.one_in() as usize;
     if one_in == 1 {
-        return (trace, 1);
+        return (trace, of_all);
     }
     let most = u64::MAX / one_in as u64;
     let is_in = |page: &&u32| Random::new(u64::from(**page)).next() <= most;
     let pages: Vec<u64> = trace.references.iter().filter(is_in).map(|&page| page.into()).collect();
-    (Trace::of(&trace.name, &pages), one_in)
+    (Trace { page_bytes: trace.page_bytes, ..Trace::of(&trace.name, &pages) }, of_all)
 }
 
 /// From a thousandth of the pages up to all of them, of a trace that is one in so many pages.
@@ -68,7 +69,7 @@ mod tests {
         let all = points(1000, 4);
         assert_eq!(all.last(), Some(&Point { frames: 4000, simulated: 1000 }));
         assert!(all.windows(2).all(|two| two[0].frames < two[1].frames) && all.len() > 15);
-        assert_eq!(points(1, 1), [Point::of(1)]);
+        assert_eq!(points(1, 1), [Point::of(1, 1)]);
     }
 
     #[test]

@@ -62,8 +62,9 @@ const MOST_FRAMES: i64 = (1 << 28) - 1;
 /// Options of `pumice bench replace`.
 #[derive(Args, Debug)]
 pub struct ReplaceArgs {
-    /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC
-    /// paper's traces 'first_page number_of_pages ignored request_number' [default: some that are made up]
+    /// References to pages, as text, which zstd may have compressed: a page's number a line, as 'pumice trace' writes
+    /// it, or as in the ARC paper's traces 'first_page number_of_pages ignored request_number' [default: some that
+    /// are made up]
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How many frames there are, such as 1000,5000,15000
@@ -101,8 +102,11 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
             _ => options.only.iter().any(|one| one == policy),
         })
         .collect();
-    let mut points =
-        vec![options.frames.iter().map(|&frames| Point::of(frames)).collect(); traces.len()];
+    let points_of = |trace: &Trace| {
+        let one_in = trace.one_in();
+        options.frames.iter().map(|&frames| Point::of(frames, one_in)).collect()
+    };
+    let mut points: Vec<Vec<Point>> = traces.iter().map(points_of).collect();
     if options.curve {
         let curve_of = |trace| {
             let (trace, one_in) = curve::sample(trace);
@@ -117,7 +121,7 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     for (trace, points) in traces.iter().zip(&points) {
         let ratios = run_trace(trace, &policies, points, &mut output, &bar)?;
         if options.curve {
-            bar.suspend(|| print_most(&policies, points, &ratios));
+            bar.suspend(|| print_most(&policies, points, &ratios, trace.page_bytes));
         }
     }
     bar.finish_and_clear();
@@ -125,14 +129,17 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
 }
 
 /// Prints where a curve has most of its hits.
-fn print_most(policies: &[&str], points: &[Point], ratios: &[Vec<f64>]) {
+fn print_most(policies: &[&str], points: &[Point], ratios: &[Vec<f64>], page_bytes: Option<u64>) {
     for (nth, policy) in policies.iter().enumerate() {
         let curve: Vec<_> =
             points.iter().zip(ratios).map(|(point, row)| (point.frames, row[nth])).collect();
         if let Some(frames) = curve::frames_for(MOST_OF_IT, &curve) {
             let percent = MOST_OF_IT * 100.0;
+            let size = page_bytes.map_or(String::new(), |bytes| {
+                format!(" ({:.1} MiB)", bytes as f64 * f64::from(frames) / f64::from(1 << 20))
+            });
             println!(
-                "{policy}: {percent} % of the hits that all memory gives, from {frames} frames on"
+                "{policy}: {percent} % of the hits that all memory gives, from {frames} frames{size} on"
             );
         }
     }
@@ -150,7 +157,14 @@ fn run_trace(
     let mut columns = vec![("frames", 10)];
     columns.extend(policies.iter().map(|&policy| (policy, 9)));
     let shown = bar.suspend(|| {
-        println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
+        let of_a_share = match trace.share {
+            Some(share) => format!(", a sample of {share} of the pages; frames are for all pages"),
+            None => String::new(),
+        };
+        println!(
+            "{}: {references} references to {pages} pages{of_a_share}; hits in percent",
+            trace.name
+        );
         Table::begin(&columns)
     });
     let next_uses = opt::next_uses(&trace.references, pages);

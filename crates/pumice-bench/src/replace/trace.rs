@@ -2,7 +2,9 @@
 //!
 //! A line is a page's number, or as in the traces of the ARC paper (Megiddo and Modha, FAST 2003) `first_page
 //! number_of_pages ignored request_number`, which stands for so many consecutive pages. Empty lines and those
-//! that begin with `#` say nothing.
+//! that begin with `#` are comments. Two comments of `pumice trace` count: `# share 1/16` says that the trace has the
+//! references to a sixteenth of the pages only ([`Share`]), and `# page_bytes 4096` how large a page is. Where shares
+//! differ, the last one is of the whole trace, and references to pages that are not in it are left out.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,6 +13,7 @@ use std::path::Path;
 
 use ruzstd::decoding::StreamingDecoder;
 
+use pumice_command::share::Share;
 use pumice_command::Failure;
 
 /// References a trace may have: four bytes each, some times over.
@@ -26,6 +29,10 @@ pub struct Trace {
     pub references: Vec<u32>,
     /// How many pages there are.
     pub pages: usize,
+    /// The share of the pages that is in the trace, unless all are.
+    pub share: Option<Share>,
+    /// How large a page is, if that is known.
+    pub page_bytes: Option<u64>,
 }
 
 impl Trace {
@@ -33,7 +40,30 @@ impl Trace {
     pub fn of(name: &str, pages: &[u64]) -> Trace {
         let mut numbers = Numbers::default();
         let references = pages.iter().map(|&page| numbers.of(page)).collect();
-        Trace { name: name.to_owned(), references, pages: numbers.0.len() }
+        let pages = numbers.0.len();
+        Trace { name: name.to_owned(), references, pages, share: None, page_bytes: None }
+    }
+
+    /// How many pages one in the trace stands for.
+    pub fn one_in(&self) -> u32 {
+        self.share.map_or(1, Share::stands_for)
+    }
+
+    /// Leaves out the pages that are not in the share. The numbers of a page are those of the file.
+    fn keep_share(&mut self, numbers: &Numbers) {
+        let Some(share) = self.share else { return };
+        let mut new = Numbers::default();
+        let mut raw = vec![0; numbers.0.len()];
+        numbers.0.iter().for_each(|(&page, &number)| raw[number as usize] = page);
+        self.references.retain_mut(|page| {
+            let of_file = raw[*page as usize];
+            let is_in = share.has(of_file);
+            if is_in {
+                *page = new.of(of_file);
+            }
+            is_in
+        });
+        self.pages = new.0.len();
     }
 }
 
@@ -65,11 +95,11 @@ pub fn read(path: &Path) -> Result<Trace, Failure> {
     } else {
         Box::new(file)
     };
-    let (references, pages) = parse(lines).map_err(|error| refuse(&error))?;
-    if references.is_empty() {
+    let trace = parse(lines).map_err(|error| refuse(&error))?;
+    if trace.references.is_empty() {
         return Err(refuse(&"it has no references; a line is a page's number"));
     }
-    Ok(Trace { name, references, pages })
+    Ok(Trace { name, ..trace })
 }
 
 /// The errors of a trace.
@@ -96,9 +126,10 @@ impl std::fmt::Display for TraceError {
 const SHOWN_CHARS: usize = 40;
 const LONGEST_LINE: u64 = 256;
 
-fn parse(mut text: impl BufRead) -> Result<(Vec<u32>, usize), TraceError> {
+fn parse(mut text: impl BufRead) -> Result<Trace, TraceError> {
     let mut numbers = Numbers::default();
-    let mut references = Vec::new();
+    let mut trace = Trace::default();
+    let mut have_shares_changed = false;
     let mut buffer = Vec::new();
     for number in 1.. {
         buffer.clear();
@@ -108,20 +139,36 @@ fn parse(mut text: impl BufRead) -> Result<(Vec<u32>, usize), TraceError> {
         }
         let line = String::from_utf8_lossy(&buffer);
         let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
+        let shown = || line.chars().take(SHOWN_CHARS).collect();
+        if let Some(comment) = line.strip_prefix('#') {
+            if let Some(share) = comment.trim().strip_prefix("share ") {
+                let wanted = "is no share, such as '# share 1/16'";
+                let share =
+                    Share::parse(share).map_err(|_| TraceError::Line(number, shown(), wanted))?;
+                have_shares_changed |= trace.share.is_some_and(|before| before != share);
+                trace.share = Some(share);
+            } else if let Some(bytes) = comment.trim().strip_prefix("page_bytes ") {
+                trace.page_bytes = bytes.parse().ok();
+            }
             continue;
         }
-        let shown = || line.chars().take(SHOWN_CHARS).collect();
+        if line.is_empty() {
+            continue;
+        }
         let (first, count) =
             parse_line(line).map_err(|wanted| TraceError::Line(number, shown(), wanted))?;
-        if count > (MOST_REFERENCES - references.len()) as u64 {
+        if count > (MOST_REFERENCES - trace.references.len()) as u64 {
             return Err(TraceError::TooLong(number));
         }
         for page in first..first + count {
-            references.push(numbers.of(page));
+            trace.references.push(numbers.of(page));
         }
     }
-    Ok((references, numbers.0.len()))
+    trace.pages = numbers.0.len();
+    if have_shares_changed {
+        trace.keep_share(&numbers);
+    }
+    Ok(trace)
 }
 
 /// The first page, and how many.
@@ -155,10 +202,26 @@ mod tests {
 
     #[test]
     fn both_formats_are_read() {
-        let (references, pages) = parse(&b"# a trace\n7\n\n 9 \n7\n"[..]).expect("good");
-        assert_eq!((references, pages), (vec![0, 1, 0], 2));
-        let (references, pages) = parse(&b"10 3 0 1\r\n11 1 0 2\n5 0 0 3"[..]).expect("good");
-        assert_eq!((references, pages), (vec![0, 1, 2, 1], 3));
+        let trace = parse(&b"# a trace\n7\n\n 9 \n7\n"[..]).expect("good");
+        assert_eq!((trace.references, trace.pages), (vec![0, 1, 0], 2));
+        let trace = parse(&b"10 3 0 1\r\n11 1 0 2\n5 0 0 3"[..]).expect("good");
+        assert_eq!((trace.references, trace.pages), (vec![0, 1, 2, 1], 3));
+    }
+
+    #[test]
+    fn a_share_is_read_and_the_last_one_holds() {
+        let trace = parse(&b"# share 1/16\n# page_bytes 65536\n7\n9\n"[..]).expect("good");
+        assert_eq!((trace.one_in(), trace.page_bytes, trace.pages), (16, Some(65536), 2));
+        let [large, small] = [2, 8].map(|one_in| Share::one_in(one_in).expect("a power of two"));
+        let mut text = format!("# share {large}\n");
+        let pages: Vec<u64> = (0..5000).filter(|&page| large.has(page)).collect();
+        pages.iter().for_each(|page| text += &format!("{page}\n"));
+        text += &format!("# share {small}\n");
+        let trace = parse(text.as_bytes()).expect("good");
+        let left = pages.iter().filter(|&&page| small.has(page)).count();
+        assert_eq!((trace.one_in(), trace.pages, trace.references.len()), (8, left, left));
+        assert!(left > 100 && left < pages.len() / 3);
+        assert!(error("# share 1/3\n1\n").contains("is no share"));
     }
 
     #[test]

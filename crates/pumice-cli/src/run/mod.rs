@@ -74,7 +74,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let started = Instant::now();
     let mut profile = plan.profile;
     let first_look = profile.as_ref().map_or(SWEEP_PAUSE, Profile::first_look);
-    let ended = spawn::run_and_look(&plan.program, first_look, &mut || {
+    let ended = spawn::run_and_look(&plan.program, first_look, &mut |_| {
         let early = profile.as_mut().and_then(|profile| profile.look(tree));
         early.unwrap_or_else(|| sweep(tree))
     });

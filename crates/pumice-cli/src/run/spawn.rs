@@ -78,17 +78,18 @@ impl Ran {
 /// # Errors
 /// As `execvp`: `NotFound`, `PermissionDenied` and others mean that nothing was run.
 pub fn run(line: &[OsString]) -> io::Result<(End, Usage)> {
-    run_and_look(line, Duration::MAX, &mut || Duration::MAX)
+    run_and_look(line, Duration::MAX, &mut |_| Duration::MAX)
 }
 
-/// As [`run`]. Calls `look` at a time after the start, and then each time when it said.
+/// As [`run`]. Calls `look`, with the program's number, at a time after the start, and then each time when it said.
+/// The program may have ended by then, but its number is not another's yet.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_and_look(
     line: &[OsString],
     first_look: Duration,
-    look: &mut dyn FnMut() -> Duration,
+    look: &mut dyn FnMut(libc::pid_t) -> Duration,
 ) -> io::Result<(End, Usage)> {
     let signals = Signals::take_over();
     let child = spawn(line, &signals)?;
@@ -99,7 +100,7 @@ pub fn run_and_look(
             Change::Stopped(signal) => stop_like(signal),
             Change::None => match signals.wait_and_pass_on(child, pause) {
                 Waited::ForSignal => {}
-                Waited::InVain => pause = look(),
+                Waited::InVain => pause = look(child),
             },
         }
     }

@@ -16,3 +16,4 @@ mod small;
 mod stat;
 mod support;
 mod top;
+mod trace;
