@@ -87,7 +87,7 @@ impl Heap {
     }
 
     /// Arranges to see how much of a run is touched: all of it is looked at when it is freed. Its whole blocks have no
-    /// pages; what it has of a block in parts may have some that others touched.
+    /// pages; its part of a block with others may have some that others touched.
     pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) {
         let tail = run.range.frames % BLOCK_FRAMES;
         let is_clean =
