@@ -87,9 +87,9 @@ pub struct Came {
 /// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
 ///
 /// # Safety
-/// In a call it does not use the task that called, also if it has got it in another way. No call unwinds, since pages
-/// would stay claimed. The file of a [`Place`] stays open until [`Backing::written`]. A page that is written in place
-/// stays mapped from [`Backing::hold`] to [`Backing::let_go`].
+/// No call uses the task that makes it, not even by a reference from elsewhere. No call unwinds: pages would stay
+/// claimed. The file of a [`Place`] stays open until [`Backing::written`]. A page that is written in place stays mapped
+/// from [`Backing::hold`] to [`Backing::let_go`].
 pub unsafe trait Backing: Send + Sync {
     /// Flags that a reclaimer needs to start a write: [`Gfp::IO`], of files [`Gfp::FS`] too.
     fn needs(&self) -> Gfp;

@@ -11,7 +11,7 @@ use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::stack;
 use pumice_frames::sys::thread::BlockedSignals;
 use pumice_heap::config;
-use pumice_heap::heap::Heap;
+use pumice_heap::heap::{Discard, Heap};
 use pumice_heap::process::{self, Host, Served, Variables, ZeroCheck};
 use pumice_heap::stats::Reason;
 
@@ -137,7 +137,9 @@ fn start_here() -> Result<u32, Reason> {
     find_obstacle(&environment)?;
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
-    let host = Host { home: home(), discard: Some(discard), zero_check: ZeroCheck::ByHeap };
+    // SAFETY: anonymous memory that the kernel was advised not to need reads as zeros.
+    let discard = Some(unsafe { Discard::new(discard) });
+    let host = Host { home: home(), discard, zero_check: ZeroCheck::ByHeap };
     let served = Served::start(&environment, name, host)?;
     if pins::has_library() {
         state::stop_recycling();
@@ -151,7 +153,7 @@ fn start_here() -> Result<u32, Reason> {
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
 ///
 /// # Safety
-/// As [`pumice_heap::heap::Discard`].
+/// The range is mapped, and nobody uses its content.
 unsafe fn discard(at: *mut u8, len: usize) -> bool {
     let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
     // `free` leaves `errno` alone.

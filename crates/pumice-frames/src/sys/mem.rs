@@ -373,7 +373,15 @@ fn find_place() -> Option<(usize, usize)> {
 
 /// Maps `len` bytes of zeroed private memory for the crate's own tables.
 pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
-    let hint = place_apart(len) as *mut c_void;
+    map_above_gap(0, len)
+}
+
+/// As [`map_table`], for a stack: no table of ours comes to be in the `gap` bytes below it.
+pub fn map_above_gap(gap: usize, len: usize) -> Result<NonNull<u8>, Errno> {
+    let hint = match place_apart(gap + len) {
+        0 => null_mut(),
+        at => (at + gap) as *mut c_void,
+    };
     // SAFETY: a new mapping, where there is none.
     let at = unsafe { mm::mmap_anonymous(hint, len, COMMITTED, PRIVATE)? };
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)

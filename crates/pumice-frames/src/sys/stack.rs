@@ -25,9 +25,7 @@ union Job<R, F: FnOnce() -> R> {
 /// # Errors
 /// There is no memory for the stack; nothing was done.
 pub fn on_another<R, F: FnOnce() -> R>(_: &BlockedSignals, work: F) -> Result<R, Errno> {
-    // Nothing comes to be below it.
-    mem::place_apart(GUARD_SIZE);
-    let stack = mem::map_table(SIZE)?;
+    let stack = mem::map_above_gap(GUARD_SIZE, SIZE)?;
     let mut job = Job { work: ManuallyDrop::new(work) };
     // SAFETY: the end of a mapping that nothing else uses, aligned to a page; and `run` finds the job it is made for.
     unsafe { switch(stack.as_ptr() as usize + SIZE, run::<R, F>, (&raw mut job).cast()) };

@@ -46,11 +46,7 @@ pub unsafe fn spawn(
     let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID | CLONE_PARENT_SETTID;
     // Relaxed: one thread at a time starts a helper.
     let at = match stack.load(Ordering::Relaxed) {
-        0 => {
-            // Nothing comes to be below it.
-            mem::place_apart(GUARD_SIZE);
-            mem::map_table(STACK_SIZE)?.as_ptr() as usize
-        }
+        0 => mem::map_above_gap(GUARD_SIZE, STACK_SIZE)?.as_ptr() as usize,
         at => at,
     };
     stack.store(at, Ordering::Relaxed);

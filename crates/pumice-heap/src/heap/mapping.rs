@@ -402,22 +402,22 @@ impl Heap {
     }
 
     /// Makes a range of whole pages the caller's, which is about to map something there (`MAP_FIXED`): holes, free
-    /// memory, and memory in use already. `false` if a part of it can't be had. `taints`: it is to be something else
-    /// than the heap's own memory.
-    pub fn occupy(&'static self, at: usize, len: usize, taints: bool) -> bool {
-        let mut all = true;
+    /// memory, and memory in use already. `taints`: it is to be something else than the heap's own memory.
+    ///
+    /// # Errors
+    /// A part of it can't be had. All below that address is the caller's.
+    pub fn occupy(&'static self, at: usize, len: usize, taints: bool) -> Result<(), usize> {
+        let mut done = Ok(());
         self.parts(at, len, |part, kind| {
-            match kind {
-                Part::Outside => {}
-                Part::Mapped => {}
-                Part::Hole => all &= self.occupy_hole(part.clone()) == part.end,
-            }
-            if taints && kind != Part::Outside {
+            let end = if kind == Part::Hole { self.occupy_hole(part.clone()) } else { part.end };
+            if end < part.end {
+                done = Err(end);
+            } else if taints && kind != Part::Outside {
                 self.note(part.start, part.len(), Effect::Taints);
             }
-            all
+            done.is_ok()
         });
-        all
+        done
     }
 
     /// As [`Heap::occupy`], where nothing may be in use yet: of two threads that ask for the same place, one gets it.

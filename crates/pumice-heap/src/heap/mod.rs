@@ -87,13 +87,21 @@ use pumice_frames::sys::topology::Topology;
 
 pub use pumice_frames::clear::Content;
 
-/// Gives the pages of a range back, at an address and of so many bytes. Where it says `true`, the whole range reads as
-/// zeros from now on, and else any part of it may. It
-/// touches nothing beyond.
-///
-/// # Safety
-/// The range is mapped in whole pages, and nobody uses what is in memory there.
-pub type Discard = unsafe fn(*mut u8, usize) -> bool;
+/// A way to give pages back that others can watch.
+#[derive(Clone, Copy, Debug)]
+pub struct Discard(unsafe fn(*mut u8, usize) -> bool);
+
+impl Discard {
+    /// `give_back` is called with the address of a range and its length: it is mapped in whole pages, and nobody uses
+    /// the content.
+    ///
+    /// # Safety
+    /// If `give_back` returns `true`, the whole range reads as zeros until somebody writes to it. If it returns
+    /// `false`, parts of it may. It changes nothing else.
+    pub const unsafe fn new(give_back: unsafe fn(*mut u8, usize) -> bool) -> Discard {
+        Discard(give_back)
+    }
+}
 
 /// The parameters of a heap's start.
 #[derive(Debug)]

@@ -6,7 +6,9 @@ use super::classes::Density;
 use super::held::MOST_GUESSED;
 use super::hints::WithHints;
 use super::mapping::has_lost;
-use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
+use super::{
+    blocks_and_tail, is_free, Content, Discard, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN,
+};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
@@ -457,8 +459,8 @@ impl Heap {
     fn give_back_all(&self, zone: &PoolZone, end: RunEnd) -> bool {
         let PageRange { start, frames } = end.freed();
         let done = match self.discard {
-            // SAFETY: the run is at its end, and its frames are still claimed.
-            Some(discard) => unsafe { discard(zone.address(start), frames * FRAME_SIZE) },
+            // SAFETY: the run is at its end, its frames are still claimed, and none is lost: they are mapped.
+            Some(Discard(discard)) => unsafe { discard(zone.address(start), frames * FRAME_SIZE) },
             None => zone.discard_frames(start, frames),
         };
         if done {

@@ -6,9 +6,10 @@
 //! They are two traits for these reasons:
 //! - The pager tells a zone's lists of each page that came. The backing knows a page's note and slot, the zone decides
 //!   whether they are kept, and the pager joins the two.
-//! - Only backings write pages. With one trait, each pager would have seven methods that nobody calls.
+//! - Only backings write pages. With one trait, each pager would have 14 methods that nobody calls, seven of them
+//!   without a default; four methods are the same in both.
 //! - Loom's models have pagers, but no files and no locks to sleep on. A backing needs both.
-//! - The zone's policy and the backing are type parameters of the pager. So on one zone a swap-in makes one dynamic
+//! - The zone's policy and the backing are type parameters of the pager. So on one zone, `swap_in` makes one dynamic
 //!   call, and the backing's code is inlined behind it. A space that had a backing too would make a second one.
 
 use core::ptr::NonNull;
@@ -18,8 +19,8 @@ use pumice_frames::frame::Reclaim;
 
 use super::{Entry, Rights, State};
 
-/// A space, among all that there are at a time: the address of its first table. Of two zones the frames have the same
-/// numbers, and a pager may be that of spaces on both.
+/// Identifies a space by the address of its first table. Frame numbers would not do: frames of two zones may have the
+/// same number, and a pager may serve spaces on both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpaceId(pub usize);
 
@@ -95,7 +96,7 @@ pub struct Incoming {
 /// space's `mmap_lock`. Its requests to that space in the call must not map, unmap, protect or fork.
 ///
 /// # Safety
-/// In a call it does not use the task that called, also if it has got it in another way.
+/// No call uses the task that makes it, not even by a reference that it has from elsewhere.
 pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);

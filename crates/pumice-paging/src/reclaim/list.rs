@@ -185,7 +185,7 @@ impl<T: DerefMut<Target = [Page]>> Lists<T> {
         self.join(prev, next);
     }
 
-    /// Takes a page off the lists for good: what was known of it.
+    /// Takes a page off the lists for good. Returns its flags.
     pub fn take_off(&mut self, page: u32) -> Flags {
         let flags = self.page(page).flags();
         debug_assert!(flags.contains(Flags::LRU));

@@ -90,7 +90,7 @@ pub(super) const SHRINK_BATCH: usize = 128;
 /// for guards.
 ///
 /// # Safety
-/// In a call it does not use the task that called, also if it has got it in another way.
+/// No call uses the task that makes it, not even by a reference that it has from elsewhere.
 pub unsafe trait Shrinker: Send + Sync {
     /// Flags that a request must have for this cache to be asked on its behalf. The default excludes requests with
     /// [`Gfp::NOFS`] and less.

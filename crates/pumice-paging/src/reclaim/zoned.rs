@@ -3,8 +3,8 @@
 //! Each zone has its own [`ZoneReclaim`], with watermarks, lists and `kswapd` of its own. A space is attached to all of
 //! them, and a page that comes in is told to the one that has the frame. A request names zones ([`Gfp::within`]); pages
 //! go in these only. Where several may serve it, direct reclaim goes to each as often as it has pages, so that pages of
-//! a small zone live as long as those of a large one. To one that had none that could go it goes only now and then, for
-//! to find that out takes a look at all there is.
+//! a small zone live as long as those of a large one. A zone in which nothing could be evicted is tried only now and
+//! then, since finding that out takes a look at all of it.
 //!
 //! Zones have one thing in common: where they write to. A backing that is full is so for all of them; the slots
 //! that pages in memory keep are freed in all zones then, whichever the request names: no page goes by that.

@@ -39,10 +39,10 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         && request.protection == READ_WRITE
         && request.flags & !(INDIFFERENT | FIXED) == SERVED;
     match replaces {
-        true if !heap.occupy(request.at, len, !is_plain) => return Err(Errno::NOMEM),
+        true => holes.occupy(heap, request.at, len, !is_plain)?,
         // Another thread was there first.
         false if !heap.occupy_holes(request.at, len, !is_plain) => return Err(Errno::EXIST),
-        _ => {}
+        false => {}
     }
     let outcome = if is_plain {
         // SAFETY: the caller gives up what is there.
@@ -109,6 +109,24 @@ impl Holes {
         holes
     }
 
+    /// Makes the range whose holes they are the caller's: see [`Heap::occupy`].
+    ///
+    /// # Errors
+    /// `ENOMEM`: they are holes as before.
+    pub(super) fn occupy(
+        &self,
+        heap: &'static Heap,
+        at: usize,
+        len: usize,
+        taints: bool,
+    ) -> Result<(), Errno> {
+        heap.occupy(at, len, taints).map_err(|end| {
+            // SAFETY: below `end` they became the caller's a moment ago.
+            unsafe { self.unmap_within(heap, at, end - at) };
+            Errno::NOMEM
+        })
+    }
+
     /// Makes them holes again.
     ///
     /// # Safety
@@ -152,10 +170,10 @@ pub(crate) unsafe fn put_at(
     }
     let holes = Holes::of(heap, at, len);
     match replaces {
-        true if !heap.occupy(at, len, true) => return Err(Errno::NOMEM),
+        true => holes.occupy(heap, at, len, true)?,
         // Another thread was there first.
         false if !heap.occupy_holes(at, len, true) => return make(false),
-        _ => {}
+        false => {}
     }
     let outcome = make(true);
     if outcome.is_err() {

@@ -128,8 +128,8 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         };
     }
     let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
-    if target.is_some() && !heap.occupy(to, new, true) {
-        return Err(Errno::NOMEM);
+    if target.is_some() {
+        targets.occupy(heap, to, new, true)?;
     }
     // Several mappings move by one call or by none: put aside, a part of them could be left there.
     let is_several = from.is_some() && old > 0 && (holed || !is_one_mapping(&(at..at + old)));
@@ -140,16 +140,17 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
             false => remap_by_kernel(heap, request, old),
         }
     };
+    // Of several mappings some may have moved: then it is known which.
+    let mut may_have_moved = is_several;
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         // SAFETY: as the caller promises.
-        match unsafe { move_as_one(heap, request, target) } {
-            Ok(Some(moved)) => outcome = moved,
+        match unsafe { move_as_one(heap, request, target.map(|_| &targets)) } {
+            Ok(Some(moved)) => (outcome, may_have_moved) = (moved, true),
             Ok(None) => {}
-            Err(errno) => outcome = Err(errno),
+            Err(errno) => (outcome, may_have_moved) = (Err(errno), false),
         }
     }
-    // Of several mappings some may have moved: then it is known which.
-    if outcome.is_err() && !is_several {
+    if outcome.is_err() && !may_have_moved {
         // SAFETY: they were nobody's before.
         unsafe { targets.unmap(heap) };
     }
@@ -166,8 +167,9 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
     is_outside
 }
 
-/// Moves memory that is several mappings only because its neighbours changed, or because it grew. `None`: it is several
-/// in earnest. `target`: the heap, where it goes to addresses of the heap's.
+/// Moves memory that is several mappings only because its neighbours changed, or because it grew. `None`: the parts
+/// differ in protection or advice, so they can't become one mapping, and nothing has moved. After an outcome that is an
+/// error, some of it has. `targets`: the holes at its new place, if that is at addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -177,7 +179,7 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
 unsafe fn move_as_one(
     heap: &'static Heap,
     request: Remap,
-    target: Option<(&'static Heap, usize)>,
+    targets: Option<&Holes>,
 ) -> Result<Option<Outcome>, Errno> {
     let Remap { at, old_len, new_len, flags, to } = request;
     let (range, new) = (at..at + round_up(old_len), round_up(new_len));
@@ -185,9 +187,13 @@ unsafe fn move_as_one(
         return Ok(None);
     };
     let place = match flags & linux::MREMAP_FIXED != 0 {
-        true if target.is_some() && !heap.occupy(to, new, true) => return Err(Errno::NOMEM),
-        // SAFETY: the caller gave the memory there up.
-        true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
+        true => {
+            if let Some(targets) = targets {
+                targets.occupy(heap, to, new, true)?;
+            }
+            // SAFETY: the caller gave the memory there up.
+            unsafe { map_at(to, new, linux::MAP_FIXED)? }
+        }
         false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
     };
     // SAFETY: as the caller promises.

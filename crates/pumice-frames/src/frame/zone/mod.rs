@@ -313,7 +313,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// Gets `2^order` frames for processor `cpu`, aligned to their size. With [`Gfp::ZERO`] they read as zeros: zeroed
-    /// frames, or frames that are cleared now.
+    /// frames, or frames that are cleared now. The other flags mean nothing to a zone, which never waits.
     pub fn get(
         &self,
         cpu: usize,

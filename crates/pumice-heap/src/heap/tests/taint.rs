@@ -35,7 +35,7 @@ fn what_is_mapped_again_is_not_owed() {
     let heap = heap(0, u64::MAX);
     let (at, other) = (get(heap, 1 << 20, Content::Any), get(heap, 1 << 20, Content::Any));
     owe(heap, at);
-    assert!(heap.occupy(at as usize + FRAME_SIZE, FRAME_SIZE, true));
+    assert_eq!(heap.occupy(at as usize + FRAME_SIZE, FRAME_SIZE, true), Ok(()));
     fill(at.wrapping_add(FRAME_SIZE), FRAME_SIZE);
     free(heap, other);
     assert_eq!((in_use(heap), heap.owed.count()), (1 << 20, 0));
