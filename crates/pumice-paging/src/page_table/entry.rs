@@ -47,6 +47,7 @@
 //! | Present, D | Present, one reader more | write-back begins: it can't be written to meanwhile |
 //! | Present | Present, one reader less | write-back ends; D again if that failed |
 //! | Present p | InTransit | `swap_out`, where no guard is held |
+//! | Present p, clean, not C | Shadow | evicted at once, where no guard is held |
 //! | InTransit | Present | a fault that meets it: the frame is still there |
 //! | InTransit | Swapped, Shadow | written out, claimed until its checksum is noted; or clean, and its copy is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
@@ -413,6 +414,7 @@ impl Entry {
             (Doomed, Gone) => !is_held,
             (Present, Table) => !is_held,
             (Present, InTransit) => !is_held && same_frame,
+            (Present, Shadow) => !is_held && !self.dirty() && !self.cow(),
             (InTransit, Present | InTransit) => same_frame,
             (InTransit, Swapped | Shadow) => !is_held,
             (Swapped | Shadow, Present) => self.latch() == EXCLUSIVE,

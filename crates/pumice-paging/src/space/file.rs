@@ -33,6 +33,14 @@ pub struct Filling {
 }
 
 impl Filling {
+    pub(super) fn of(page: usize, frame: Pfn, claimed: Entry, from: Evicted) -> Filling {
+        Filling { page, frame, claimed, from }
+    }
+
+    pub(super) fn claimed(&self) -> Entry {
+        self.claimed
+    }
+
     /// Its number.
     pub fn page(&self) -> usize {
         self.page

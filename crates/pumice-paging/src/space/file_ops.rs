@@ -7,6 +7,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::file::{Begun, Filling, Overtaken, Patience};
+use super::runs::Halt;
 use super::swap_in::Use;
 use super::task::Task;
 use super::write_back::{StillHeld, WriteBack, WriteFailed};
@@ -27,6 +28,13 @@ pub trait FileOps {
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
     fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use);
+    fn begin_fill_all(
+        &self,
+        pages: Range<usize>,
+        patience: Patience,
+        begun: &mut dyn FnMut(Filling),
+    ) -> Halt;
+    unsafe fn end_fill_all(&self, fillings: &mut dyn Iterator<Item = (Filling, ReadResult, Use)>);
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling>;
     unsafe fn end_overtaken(&self, overtaken: Overtaken);
     fn is_being_read(&self, page: usize) -> bool;
@@ -55,6 +63,18 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         // SAFETY: the caller's promise.
         unsafe { self.end_fill(filling, read, used) }
+    }
+    fn begin_fill_all(
+        &self,
+        pages: Range<usize>,
+        patience: Patience,
+        begun: &mut dyn FnMut(Filling),
+    ) -> Halt {
+        self.begin_fill_all(pages, patience, begun)
+    }
+    unsafe fn end_fill_all(&self, fillings: &mut dyn Iterator<Item = (Filling, ReadResult, Use)>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_fill_all(fillings) }
     }
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling> {
         self.take_over(filling)
