@@ -6,6 +6,7 @@
 use crate::backing::{Backing, Came};
 use crate::page_table::pager::{Arrived, LruPage, SpaceId};
 use pumice_io::sync::in_policy;
+use std::sync::atomic::Ordering;
 
 use super::members::Owner;
 use super::policy::{Arrival, Policy, Shadow};
@@ -54,7 +55,12 @@ impl<P: Policy> ZoneReclaim<P> {
         let Some(member) = state.members.find(space) else { return };
         state.add_all(member, pages);
         if state.kswapd.is_waiting() && state.is_short(self.free()) {
-            self.wake.notify_one();
+            // Once is enough, as in `wake_kswapd`. Its pause is another matter.
+            let is_woken =
+                state.kswapd.is_asleep() && !self.is_kswapd_asleep.swap(false, Ordering::Relaxed);
+            if !is_woken {
+                self.wake.notify_one();
+            }
         }
     }
 

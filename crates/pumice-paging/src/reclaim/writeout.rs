@@ -7,7 +7,6 @@
 
 mod ending;
 
-use std::ptr::NonNull;
 use std::vec::Drain;
 
 use rustix::io::Errno;
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 use crate::backing::{Place, Refusal};
 use crate::space::region::Page;
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_io::engine::{Direction, Piece};
+use pumice_io::engine::Direction;
 use pumice_io::{Bytes, Request};
 
 use super::members::{AnyTask, Attached};
@@ -225,14 +224,11 @@ impl<P: Policy + Send> Round<'_, P> {
         let (pages, member) = (write.pages.len(), write.pages[0].member());
         write.outgoing.clear();
         write.outgoing.extend(&outgoing[..pages]);
-        write.pieces.clear();
-        write.pieces.extend(write.outgoing.iter().map(|page| Piece::frame(page.at)));
+        // Frames beside each other go as one run, which the kernel looks up at once.
+        let frames = write.outgoing.iter().map(|page| page.at);
         let bytes = match pages {
             1 => Bytes::Run { at: write.outgoing[0].at, len: place.bytes.min(FRAME_SIZE) },
-            count => {
-                let pieces = NonNull::from(&mut write.pieces[..]).cast();
-                Bytes::Frames { pieces, count }
-            }
+            _ => Bytes::of_frames(frames, &mut write.pieces),
         };
         let Place { file, offset, .. } = place;
         let request = Request { file, direction: Direction::Write, bytes, offset, token: 0 };

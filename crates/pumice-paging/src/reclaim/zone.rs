@@ -519,11 +519,11 @@ impl<P: Policy> ZoneReclaim<P> {
         state.requests.note_freed(freed);
         state.kswapd.start_over();
         self.count_freed(state, freed);
-        // No more than will find one.
-        if freed >= state.requests.waiting() {
-            self.frames_freed.notify_all();
-        } else {
-            (0..freed).for_each(|_| self.frames_freed.notify_one());
+        // No more than will find one. Where nobody waits, which is nearly always, the kernel is not asked.
+        match state.requests.waiting() {
+            0 => {}
+            waiting if freed >= waiting => self.frames_freed.notify_all(),
+            _ => (0..freed).for_each(|_| self.frames_freed.notify_one()),
         }
     }
 

@@ -41,11 +41,17 @@ pub trait FileOps {
     unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
     unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
+    fn begin_write_back_all(
+        &self,
+        pages: &[usize],
+        begun: &mut dyn FnMut(usize, Option<WriteBack>),
+    );
     fn wait_to_write_back(
         &self,
         page: usize,
         may_wait: bool,
     ) -> core::result::Result<Option<WriteBack>, StillHeld>;
+    unsafe fn end_write_back_all(&self, begun: &mut dyn Iterator<Item = WriteBack>);
     unsafe fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>);
 }
 
@@ -94,6 +100,17 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     }
     fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
         self.begin_write_back(page)
+    }
+    fn begin_write_back_all(
+        &self,
+        pages: &[usize],
+        begun: &mut dyn FnMut(usize, Option<WriteBack>),
+    ) {
+        self.begin_write_back_all(pages, begun);
+    }
+    unsafe fn end_write_back_all(&self, begun: &mut dyn Iterator<Item = WriteBack>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_write_back_all(begun) }
     }
     fn wait_to_write_back(
         &self,

@@ -18,6 +18,7 @@ use super::fault::Walked;
 use super::file::{Filling, Noted, Patience};
 use super::swap_in::Use;
 use super::task::Task;
+use super::write_back::WriteBack;
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Arrived, Evicted, LruPage, ReadResult};
 use crate::page_table::tables::{FrameList, Table};
@@ -328,6 +329,32 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if came.len > 0 {
             self.tell_of(came);
             self.let_go_of(came);
+        }
+    }
+
+    /// As [`Task::begin_write_back`], of pages that are best in a row: whether each was begun.
+    pub(crate) fn begin_write_back_all(
+        &self,
+        pages: &[usize],
+        begun: &mut dyn FnMut(usize, Option<WriteBack>),
+    ) {
+        let mut near = Near::NONE;
+        for &page in pages {
+            let ptep = self.walk_near_if_there(&mut near, page);
+            begun(page, ptep.and_then(|ptep| self.begin_write_back_at(ptep, page)));
+        }
+    }
+
+    /// As [`Task::end_write_back`], of pages that were written and are best in a row.
+    ///
+    /// # Safety
+    /// As there, of each.
+    pub(crate) unsafe fn end_write_back_all(&self, begun: &mut dyn Iterator<Item = WriteBack>) {
+        let mut near = Near::NONE;
+        for begun in begun {
+            if let Some(ptep) = self.walk_near_if_there(&mut near, begun.page().page) {
+                self.end_read(ptep);
+            }
         }
     }
 
