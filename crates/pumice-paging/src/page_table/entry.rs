@@ -511,6 +511,17 @@ mod tests {
     }
 
     #[test]
+    fn a_page_is_evicted_at_once_only_as_it_is_elsewhere() {
+        let clean = Entry::new().with_state(State::Present);
+        let shadow = Entry::new().with_state(State::Shadow).with_number(7);
+        assert!(clean.may_become(shadow));
+        for other in [clean.with_dirty(true), clean.with_cow(true), clean.with_latch(1)] {
+            assert!(!other.may_become(shadow), "{other:?}");
+        }
+        assert!(!clean.may_become(shadow.with_state(State::Swapped)));
+    }
+
+    #[test]
     fn a_shadow_is_forgotten_or_stays_what_it_is() {
         let shadow = Entry::new().with_state(State::Shadow);
         assert!(shadow.with_number(7).may_become(shadow));

@@ -6,7 +6,7 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::file::{Begun, Filling, Overtaken, Patience};
+use super::file::{Filling, Overtaken, Patience};
 use super::runs::Halt;
 use super::swap_in::Use;
 use super::task::Task;
@@ -26,7 +26,6 @@ pub trait FileOps {
     /// Where a frame of the space is.
     fn bytes(&self, frame: Pfn) -> NonNull<u8>;
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
-    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use);
     fn begin_fill_all(
         &self,
@@ -62,9 +61,6 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
 
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
         self.map_file(bytes, rights)
-    }
-    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
-        self.begin_fill(page, patience)
     }
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         // SAFETY: the caller's promise.

@@ -150,7 +150,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         pages.take(RUN).take_while(is_free).count()
     }
 
-    /// Claims a page of a run for reading or writing, as [`Task::begin_fill`].
+    /// Claims a page of a run, to be read or written whole, with a frame for it.
     pub(super) fn claim_next(
         &self,
         near: &mut Near<F>,
@@ -202,7 +202,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// As [`Task::begin_fill`], of pages in a row, up to the first that can't be begun. `patience` is for the first.
+    /// Claims pages in a row that are not in memory, with frames to read them into, up to the first that can't be begun.
+    /// `patience` is for the first. From here to [`Task::end_fill_all`], which any task of the space may call, their
+    /// region is not unmapped, or somebody holds it ([`super::Region`]).
     pub(crate) fn begin_fill_all(
         &self,
         pages: Range<usize>,
