@@ -410,9 +410,11 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     fn get_many_at_once(&mut self, into: &mut [Pfn]) -> usize {
         if into.len() < 2 || !self.admits(self.at_once(), into.len()) {
             // There may be some.
-            let mut places = into.iter_mut();
-            let got = places.by_ref().map_while(|place| Some(*place = self.get_any_at_once()?));
-            return got.count();
+            for (found, place) in into.iter_mut().enumerate() {
+                let Some(frame) = self.get_any_at_once() else { return found };
+                *place = frame;
+            }
+            return into.len();
         }
         let cpu = cpu::current();
         let mut found = self.frames.map.ledger().get_many(cpu, Want::Dirty, into);
