@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Frames here and there, of which some follow one another: what is written from them is read back into others.
+    /// Frames here and there, of which some follow one another, are written and read back into others.
     #[test]
     fn frames_that_are_joined_go_where_each_belongs() {
         use pumice_frames::addr::FRAME_SIZE;

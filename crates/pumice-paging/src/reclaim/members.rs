@@ -75,7 +75,7 @@ pub(super) trait PagedTask {
     fn mapped(&self, page: usize) -> Option<Pfn>;
     fn is_huge(&self, page: usize) -> bool;
     fn test_and_clear_young(&self, page: usize) -> Option<bool>;
-    /// What the accessed bits say of these pages, which are taken off.
+    /// Notes the accessed bits of these pages, and takes them off.
     fn scan_young(&self, looked_at: &mut [LookedAt]);
     /// Evicts those of these pages in one step that can go so, and says what became of each.
     fn evict_at_once(

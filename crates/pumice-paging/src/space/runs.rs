@@ -5,8 +5,8 @@
 //! is done once for a run: the walk to the table ([`Near`]), frames, counts, and the pager's record.
 //!
 //! # Invariants
-//! - A table that a walk has found is its granule's table for as long as the task holds the VMA. Whoever has a [`Near`]
-//!   does nothing else with the task that walks, or takes a new one.
+//! - A table that a walk has found is its granule's table for as long as the task holds the VMA. While there is a
+//!   [`Near`], the task does nothing else that walks; after that it takes a new one.
 //! - Pages of a run are latched while the pager is told of them, and let go together. Nothing is waited for meanwhile,
 //!   and no code of others runs.
 //! - A clean page goes from *Present* to *Shadow* in one step where nobody has it. No bytes are read after that, so
@@ -202,8 +202,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// Claims pages in a row that are not in memory, with frames to read them into, up to the first that can't be begun.
-    /// `patience` is for the first. From here to [`Task::end_fill_all`], which any task of the space may call, their
+    /// Claims pages in a row that are not in memory, with frames to read them into, up to the first that can't be
+    /// begun. `patience` is for the first. From here to [`Task::end_fill_all`], which any task of the space may call, their
     /// region is not unmapped, or somebody holds it ([`super::Region`]).
     pub(crate) fn begin_fill_all(
         &self,
