@@ -6,7 +6,6 @@
 use crate::backing::{Backing, Came};
 use crate::page_table::pager::{Arrived, LruPage, SpaceId};
 use pumice_io::sync::in_policy;
-use std::sync::atomic::Ordering;
 
 use super::members::Owner;
 use super::policy::{Arrival, Policy, Shadow};
@@ -54,13 +53,9 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };
         state.add_all(member, pages);
-        if state.kswapd.is_waiting() && state.is_short(self.free()) {
-            // Once is enough, as in `wake_kswapd`. Its pause is another matter.
-            let is_woken =
-                state.kswapd.is_asleep() && !self.is_kswapd_asleep.swap(false, Ordering::Relaxed);
-            if !is_woken {
-                self.wake.notify_one();
-            }
+        // Once is enough, however long it takes until it runs.
+        if state.kswapd.is_waiting() && state.is_short(self.free()) && state.kswapd.call() {
+            self.wake.notify_one();
         }
     }
 

@@ -203,8 +203,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Claims pages in a row that are not in memory, with frames to read them into, up to the first that can't be
-    /// begun. `patience` is for the first. From here to [`Task::end_fill_all`], which any task of the space may call, their
-    /// region is not unmapped, or somebody holds it ([`super::Region`]).
+    /// begun. `patience` is for the first. From here to [`Task::end_fill_all`], which any task of the space may call,
+    /// their region is not unmapped, or somebody holds it ([`super::Region`]).
     pub(crate) fn begin_fill_all(
         &self,
         pages: Range<usize>,
