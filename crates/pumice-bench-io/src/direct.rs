@@ -66,7 +66,7 @@ impl Backend for Direct<'_> {
     fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         let task: CacheTask<'_> = self.cache.task().map_err(explain)?;
         let view = task.view(&self.file).map_err(explain)?;
-        work(&mut Ours { view, page: [0; FRAME_SIZE] });
+        work(&mut Ours { view, piece: vec![0; PIECE_PAGES * FRAME_SIZE] });
         Ok(())
     }
 
@@ -83,17 +83,23 @@ impl Backend for Direct<'_> {
     }
 }
 
+/// Pages that are written by one call: their bytes stay in the processor's cache.
+const PIECE_PAGES: usize = 64;
+
 struct Ours<'t, 'c> {
     view: View<'t, 'c>,
-    /// The bytes for a page.
-    page: [u8; FRAME_SIZE],
+    /// The bytes of pages to be written.
+    piece: Vec<u8>,
 }
 
 impl PageAccess for Ours<'_, '_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
-        pages_of(chunk).try_for_each(|page| {
-            fill(page, &mut self.page);
-            self.view.overwrite(page, &self.page).map_err(explain)
+        let pages: Vec<usize> = pages_of(chunk).collect();
+        pages.chunks(PIECE_PAGES).try_for_each(|pages| {
+            let bytes = self.piece.chunks_exact_mut(FRAME_SIZE);
+            pages.iter().zip(bytes).for_each(|(&page, bytes)| fill(page, bytes));
+            let piece = &self.piece[..pages.len() * FRAME_SIZE];
+            self.view.write_at((pages[0] * FRAME_SIZE) as u64, piece).map_err(explain)
         })
     }
 
@@ -104,6 +110,16 @@ impl PageAccess for Ours<'_, '_> {
             change(&mut guard[..]);
             Ok(())
         })
+    }
+
+    fn look(&mut self, chunk: usize) -> Result<(), String> {
+        let mut pages = pages_of(chunk);
+        while !pages.is_empty() {
+            let range = self.view.read_range(pages.clone()).map_err(explain)?;
+            range.pages().zip(range.iter()).try_for_each(|(page, bytes)| check(page, bytes))?;
+            pages.start = range.pages().end;
+        }
+        Ok(())
     }
 
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {

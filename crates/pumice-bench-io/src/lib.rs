@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `buffered` | the kernel's cache, by `read` and `write` of 1 MiB (at random: of pages) |
 //! | `mmap` | the kernel's cache, mapped; advised sequential or random where it is that |
-//! | `direct` | our cache (`pumice_cache`): straight from and to its frames |
+//! | `direct` | our cache (`pumice_cache`): straight from and to its frames; in order by ranges, and 64 pages a write |
 //! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages in all; where it is installed |
 //!
 //! The kernel's processes are in control groups with as much memory as ours has frames. Each backend has a file of its

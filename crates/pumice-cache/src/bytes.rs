@@ -55,6 +55,25 @@ impl View<'_, '_> {
         }
     }
 
+    /// Overwrites pages in a row that are not in memory, by the bytes for them and for later ones: how many pages. 0
+    /// where the first is to be overwritten by itself.
+    fn overwrite_run(&self, page: usize, bytes: &[u8]) -> Result<usize> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        self.prepare_to_write()?;
+        if self.file.checksum.is_some() {
+            // It is made in a copy of each page.
+            return Ok(0);
+        }
+        let made_dirty = |many: usize| {
+            // Pages after these are marked, too, where one was unmapped: that says where to look only.
+            self.file.dirty.add_all(page..page + many.max(1), many);
+            self.task.cache.made_dirty();
+        };
+        Ok(self.region.try_overwrite_run(page, bytes, |last| self.file.is_there(last), made_dirty))
+    }
+
     /// Writes bytes from an offset on, past the end of the file too, which is then as long as it has to be. Pages that
     /// they cover are overwritten ([`View::overwrite`]), of others a guard is taken: a thread that has one itself waits
     /// for ever. Each page changes at one instant, all of them don't.
@@ -70,6 +89,13 @@ impl View<'_, '_> {
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let Piece { page, start, len } = first_piece(offset, rest.len());
+            if start == 0 && rest.len() >= 2 * FRAME_SIZE {
+                let done = self.overwrite_run(page, rest)? * FRAME_SIZE;
+                (offset, rest) = (offset + done as u64, &rest[done..]);
+                if done > 0 {
+                    continue;
+                }
+            }
             let (piece, later) = rest.split_at(len);
             match piece.try_into() {
                 Ok(whole) => self.overwrite(page, whole)?,

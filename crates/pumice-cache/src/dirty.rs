@@ -58,6 +58,14 @@ impl DirtyMap {
         self.mark(page);
     }
 
+    /// As [`DirtyMap::add`], of pages in a row, of which so many have become dirty.
+    pub fn add_all(&self, pages: std::ops::Range<usize>, many: usize) {
+        self.pages.fetch_add(many, Ordering::Relaxed);
+        self.all.fetch_add(many, Ordering::Relaxed);
+        (pages.start / GRANULE..pages.end.div_ceil(GRANULE))
+            .for_each(|nth| self.mark(nth * GRANULE));
+    }
+
     /// So many pages are clean, or gone.
     pub fn remove(&self, pages: usize) {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
@@ -120,10 +128,11 @@ mod tests {
     #[test]
     fn marks_are_taken_once_and_grow_old() {
         let map = DirtyMap::new(200 * GRANULE, Arc::default());
-        for page in [0, 5 * GRANULE + 7, 64 * GRANULE, 199 * GRANULE] {
+        for page in [0, 5 * GRANULE + 7, 64 * GRANULE] {
             map.add(page);
         }
-        assert_eq!(map.pages(), 4);
+        map.add_all(199 * GRANULE..199 * GRANULE + 3, 2);
+        assert_eq!(map.pages(), 5);
         let taken = |which, pages: std::ops::Range<usize>| {
             let mut starts = Vec::new();
             map.take(which, &pages, |pages| starts.push(pages.start / GRANULE));

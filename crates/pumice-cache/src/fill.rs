@@ -22,16 +22,17 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::engine::{Direction, Piece};
 use pumice_io::sync::{Mutex, MutexGuard};
 use pumice_io::{AnyEngine, Bytes, Engines, Plain, Queue, Request};
-use pumice_paging::page_table::pager::ReadFailed;
-use pumice_paging::space::file::{Begun, Filling, Overtaken, Patience};
+use pumice_paging::page_table::pager::{Evicted, ReadFailed};
+use pumice_paging::space::file::{Filling, Overtaken, Patience};
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::Page;
+use pumice_paging::space::runs::Halt;
 use pumice_paging::space::swap_in::Use;
 
 /// Requests of a thread in flight at a time.
 pub(super) const DEPTH: usize = 256;
 /// Pages read by one request at most.
-pub(super) const RUN_PAGES: usize = 128;
+pub(super) const RUN_PAGES: usize = 256;
 
 /// A thread's queue of reads.
 pub(super) struct Fills(Mutex<State>);
@@ -113,63 +114,22 @@ impl Fills {
     ) -> Progress {
         let mut state = self.state();
         let mut progress = Progress { pages: 0, is_short: false };
-        let mut run: Option<Read> = None;
-        for page in pages {
-            if page >= file.pages() {
+        let mut pages = pages.peekable();
+        while let Some(first) = pages.next() {
+            if first >= file.room {
                 if why == Why::Asked {
-                    state.past_end.push((file.first_page, page));
+                    state.past_end.push((file.first_page, first));
                 }
                 progress.pages += 1;
                 continue;
             }
-            let is_new_run = run.as_ref().is_none_or(|read| !read.goes_on_with(file, page));
-            if is_new_run {
-                if let Some(read) = run.take() {
-                    state.submit(task, read, counters);
-                }
-                if state.queue.room() == 0 {
-                    // Some may be done.
-                    let _ = state.reap(task, 0);
-                }
-                if state.queue.room() == 0 {
-                    break;
-                }
+            let mut end = first + 1;
+            while end - first < RUN_PAGES && pages.next_if_eq(&end).is_some() {
+                end += 1;
             }
-            let number = file.first_page + page;
-            // Where nothing is on its way, so that nothing will change by itself, it waits for reclaim.
-            let is_idle = progress.pages == 0 && state.queue.in_flight() == 0;
-            let patience = if is_idle { Patience::Fault } else { Patience::None };
-            match task.begin_fill(number, patience) {
-                Ok(Begun::Filling(filling)) => {
-                    // A page that is not whole in the file is read by itself, at once.
-                    let is_plain = !file.is_whole(page) || file.is_zeros(page, filling.from());
-                    if let Some(read) = run.take_if(|_| is_plain) {
-                        state.submit(task, read, counters);
-                    }
-                    run.get_or_insert_with(|| state.read_of(file, why)).pages.push(filling);
-                    if let Some(read) = run.take_if(|_| is_plain) {
-                        state.read_now(task, read);
-                    }
-                }
-                Ok(Begun::NoFrame) => {
-                    progress.is_short = true;
-                    break;
-                }
-                Ok(Begun::BeingRead) => {
-                    if why == Why::Asked {
-                        state.expected.push(number);
-                    }
-                }
-                Ok(Begun::InMemory) | Err(_) => {
-                    if why == Why::Asked {
-                        state.arrived.push(number);
-                    }
-                }
+            if !state.begin_run(task, file, first..end, (why, counters), &mut progress) {
+                break;
             }
-            progress.pages += 1;
-        }
-        if let Some(read) = run {
-            state.submit(task, read, counters);
         }
         let _ = state.reap(task, 0);
         progress
@@ -294,6 +254,87 @@ impl Fills {
 }
 
 impl State {
+    /// Begins to read pages in a row. Whether there may be room for more.
+    fn begin_run(
+        &mut self,
+        task: &FileTask<'_>,
+        file: &Arc<Inner>,
+        pages: Range<usize>,
+        (why, counters): (Why, &Counters),
+        progress: &mut Progress,
+    ) -> bool {
+        let there = file.pages().clamp(pages.start, pages.end);
+        let mut page = pages.start;
+        while page < there {
+            if self.queue.room() == 0 {
+                // Some may be done.
+                let _ = self.reap(task, 0);
+            }
+            if self.queue.room() == 0 {
+                return false;
+            }
+            let mut read = self.read_of(file, why);
+            let number = file.first_page + page;
+            // Where nothing is on its way, so that nothing will change by itself, it waits for reclaim.
+            let is_idle = progress.pages == 0 && self.queue.in_flight() == 0;
+            let patience = if is_idle { Patience::Fault } else { Patience::None };
+            let numbers = number..file.first_page + there;
+            let halt =
+                task.begin_fill_all(numbers, patience, &mut |filling| read.pages.push(filling));
+            page += read.pages.len();
+            progress.pages += read.pages.len();
+            self.ask_for(task, read, counters);
+            match halt {
+                Halt::End => continue,
+                Halt::NoFrame => {
+                    progress.is_short = true;
+                    return false;
+                }
+                Halt::BeingRead if why == Why::Asked => self.expected.push(file.first_page + page),
+                Halt::InMemory if why == Why::Asked => self.arrived.push(file.first_page + page),
+                Halt::BeingRead | Halt::InMemory => {}
+            }
+            page += 1;
+            progress.pages += 1;
+        }
+        if why == Why::Asked {
+            self.past_end.extend((there..pages.end).map(|page| (file.first_page, page)));
+        }
+        progress.pages += pages.end - there;
+        true
+    }
+
+    /// Has pages be read that were begun, in a row: those that are not whole in the file by themselves, at once.
+    fn ask_for(&mut self, task: &FileTask<'_>, mut read: Read, counters: &Counters) {
+        let (file, why) = (read.file.clone(), read.why);
+        let page = |filling: &Filling| filling.page() - file.first_page;
+        let Some(last) = read.pages.last().map(page) else {
+            self.spare.push((read.pages, read.pieces));
+            return;
+        };
+        // Pages before a whole one are whole. None is zeros that nobody has written if the last is none for its place.
+        if file.is_whole(last) && !file.is_zeros(last, Evicted::Shadow(0)) {
+            self.submit(task, read, counters);
+            return;
+        }
+        let mut run: Option<Read> = None;
+        for filling in read.pages.drain(..) {
+            let is_plain =
+                !file.is_whole(page(&filling)) || file.is_zeros(page(&filling), filling.from());
+            if let Some(read) = run.take_if(|_| is_plain) {
+                self.submit(task, read, counters);
+            }
+            run.get_or_insert_with(|| self.read_of(&file, why)).pages.push(filling);
+            if let Some(read) = run.take_if(|_| is_plain) {
+                self.read_now(task, read);
+            }
+        }
+        if let Some(read) = run {
+            self.submit(task, read, counters);
+        }
+        self.spare.push((read.pages, read.pieces));
+    }
+
     fn read_of(&mut self, file: &Arc<Inner>, why: Why) -> Read {
         let (pages, pieces) = self.spare.pop().unwrap_or_default();
         Read { file: file.clone(), why, pages, overtaken: Vec::new(), pieces }
@@ -344,9 +385,10 @@ impl State {
 
     fn end(&mut self, task: &FileTask<'_>, read: Read, result: Result<(), ReadFailed>) {
         let Read { file, why, mut pages, overtaken, pieces } = read;
-        for filling in pages.drain(..) {
+        let arrived = &mut self.arrived;
+        let mut ended = pages.drain(..).map(|filling| {
             if why == Why::Asked {
-                self.arrived.push(filling.page());
+                arrived.push(filling.page());
             }
             let used = why.used(filling.page());
             let at = task.bytes(filling.frame()).cast::<Page>();
@@ -355,9 +397,11 @@ impl State {
                 || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() });
             // A thread that wants it finds out why not, too.
             let result = if is_right { result } else { Err(ReadFailed) };
-            // SAFETY: it was begun in the cache's space, where files' regions stay mapped, and the read is over.
-            unsafe { task.end_fill(filling, result, used) };
-        }
+            (filling, result, used)
+        });
+        // SAFETY: they were begun in the cache's space, where files' regions stay mapped, and the read is over.
+        unsafe { task.end_fill_all(&mut ended) };
+        drop(ended);
         for overtaken in overtaken {
             if why == Why::Asked {
                 self.arrived.push(overtaken.page());
@@ -366,14 +410,5 @@ impl State {
             unsafe { task.end_overtaken(overtaken) };
         }
         self.spare.push((pages, pieces));
-    }
-}
-
-impl Read {
-    /// Whether a page of a file is the next of this.
-    fn goes_on_with(&self, file: &Arc<Inner>, page: usize) -> bool {
-        let is_next =
-            self.pages.last().is_some_and(|last| last.page() + 1 == file.first_page + page);
-        is_next && self.pages.len() < RUN_PAGES
     }
 }

@@ -37,7 +37,7 @@ use pumice_io::sync::{contain, Condvar, Mutex, MutexGuard};
 use pumice_io::{BlockFile, Cached, FileRef, Opening};
 
 /// Pages written by one request at most.
-pub(super) const MOST_PAGES: usize = 128;
+pub(super) const MOST_PAGES: usize = 256;
 /// Read errors that are kept for the threads that asked.
 const READ_ERRORS: usize = 64;
 const FRAME: u64 = FRAME_SIZE as u64;

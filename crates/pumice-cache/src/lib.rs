@@ -85,7 +85,7 @@ pub use rule::WriteAhead;
 pub use run::run;
 pub use settings::{Options, Settings};
 pub use task::{CacheTask, File};
-pub use view::{Advice, PageMut, PageRef, View};
+pub use view::{Advice, PageMut, PageRef, RangeRef, View};
 
 use std::path::Path;
 use std::sync::Arc;

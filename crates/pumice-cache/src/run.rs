@@ -21,6 +21,9 @@ use pumice_paging::reclaim::{
 };
 use pumice_paging::space::{MemMap, VmSpace};
 
+/// Frames of a cache that has some to spare.
+const LARGE: usize = 4096;
+
 /// Makes a cache, which is there while `work` runs. Dirty pages are synced then, for which a log that pages wait for
 /// has to go on, or to say that it has failed. A child that `work` makes by `fork` does not use the cache, and ends by
 /// `exec` or `_exit`: where it returns from `work`, or panics in it, it is ended.
@@ -36,8 +39,7 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let files = Files::new(settings);
     let entries = policy::try_table::<Adaptive<'_>>(frames);
     let mut entries = entries.ok_or(CacheError::Memory(Error::OutOfFrames))?;
-    let reclaim =
-        ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
+    let reclaim = ZoneReclaim::new(Adaptive::new(&mut entries), frames, reclaim_settings(frames));
     let reclaim = Arc::new(reclaim);
     reclaim.set_engines(&settings.engines);
     let paging = Paging::on(reclaim.clone(), &files);
@@ -51,6 +53,16 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let counts = || reclaim.counts();
     let cache = Cache { space: &space, files: &files, reclaim: &counts, fills: &fills };
     paging.attach(&space, || with_threads(&cache, &reclaim, work))?
+}
+
+/// Files come and go in runs, many pages at a time: so `kswapd` takes more at once, and sleeps half as often.
+fn reclaim_settings(frames: usize) -> ReclaimSettings {
+    let mut settings = ReclaimSettings::of(frames);
+    if frames >= LARGE {
+        settings.watermarks.high = 2 * settings.watermarks.low;
+        settings.swap_cluster_max *= 2;
+    }
+    settings
 }
 
 /// Waits for reads that are still in flight when a cache ends: those of tasks that were forgotten, into frames.

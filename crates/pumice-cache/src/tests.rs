@@ -5,6 +5,7 @@ mod faults;
 mod lengths;
 mod logs;
 mod races;
+mod ranges;
 mod scan;
 mod scan_io;
 mod stopped;

@@ -20,7 +20,7 @@ use pumice_paging::page_table::Atomic;
 use pumice_paging::space::file::Noted;
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::{Page, Words};
-use pumice_paging::space::{Frames, ReadGuard, Region, VmError, WriteGuard};
+use pumice_paging::space::{Frames, ReadGuard, ReadRange, Region, VmError, WriteGuard};
 
 /// A file as a thread sees it. Pages are counted from the file's start.
 pub struct View<'t, 'c> {
@@ -50,6 +50,9 @@ impl<'c> CacheTask<'c> {
 
 /// A page that nobody else writes.
 pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
+
+/// Pages in a row that nobody else writes.
+pub type RangeRef<'v, 'c> = ReadRange<'v, Frames<'c>, Atomic>;
 
 /// A page that is this guard's alone. It is dirty from here on. A `sync` of the file waits until it is dropped.
 #[derive(Debug)]
@@ -156,6 +159,46 @@ impl<'t, 'c> View<'t, 'c> {
             Some(guard) => Ok(guard),
             None => self.read_slowly(page),
         }
+    }
+
+    /// Shares pages in a row with others that read them, and keeps them in place: from the first, which is had as by
+    /// [`View::read`], up to the next that is not in memory or that somebody writes to. There are 512 at most, and no
+    /// more than a sixteenth of the cache. Pages after them are read ahead, as where they are read one by one.
+    ///
+    /// ```
+    /// # use pumice::cache::{self, CacheError, Options, Settings};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let path = std::env::temp_dir().join(format!("pumice-range-{}", std::process::id()));
+    /// cache::run(&Settings::new(1024), |cache| -> Result<(), CacheError> {
+    ///     let file = cache.open(&path, &Options::new())?;
+    ///     let task = cache.task()?;
+    ///     let view = task.view(&file)?;
+    ///     view.write_at(0, &[7; 300 * 4096])?;
+    ///     let (mut page, mut sum) = (0, 0);
+    ///     while page < view.pages() {
+    ///         let range = view.read_range(page..view.pages())?; // one page at least
+    ///         sum += range.iter().map(|page| u64::from(page[9])).sum::<u64>();
+    ///         page = range.pages().end;
+    ///     }
+    ///     assert_eq!(sum, 2100);
+    ///     Ok(())
+    /// })??;
+    /// # std::fs::remove_file(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`View::read`], for the first page.
+    pub fn read_range(&self, pages: Range<usize>) -> Result<RangeRef<'_, 'c>> {
+        let first = self.read(pages.start)?;
+        let most = (self.task.cache.files.settings.frames / 16).max(1);
+        let end = pages.end.min(pages.start.saturating_add(most)).min(self.pages());
+        let range = self.region.range_from(first, pages.start..end);
+        if range.pages().any(|page| self.pattern.is_trigger(page)) {
+            self.read_on();
+        }
+        Ok(range)
     }
 
     #[cold]

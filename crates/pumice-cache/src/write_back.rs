@@ -85,15 +85,17 @@ impl<'w, 'c> Writer<'w, 'c> {
             // SAFETY: a file's region stays until the cache ends, and the closure only takes note.
             unsafe { self.task.scan_dirty(granule, |page| dirty.push(page)) };
         });
-        for page in dirty {
-            match self.task.begin_write_back(page) {
-                Some(begun) => self.add(file, begun),
+        let mut begun = Vec::with_capacity(MOST_PAGES);
+        for pages in dirty.chunks(MOST_PAGES) {
+            self.task.begin_write_back_all(pages, &mut |page, one| match one {
+                Some(one) => begun.push(one),
                 None => {
                     // Somebody writes to it, or has begun to write it back: that looks at it again.
                     file.dirty.mark(page - first);
                     self.held.push(page);
                 }
-            }
+            });
+            begun.drain(..).for_each(|begun| self.add(file, begun));
         }
         self.submit(file);
         drop(scan);
@@ -279,7 +281,7 @@ impl<'w, 'c> Writer<'w, 'c> {
             count(&self.counters.written, pages.len());
             count(&self.counters.write_requests, 1);
             // SAFETY: they were begun in the cache's space, where files' regions stay mapped.
-            pages.into_iter().for_each(|page| unsafe { self.task.end_write_back(page, Ok(())) });
+            unsafe { self.task.end_write_back_all(&mut pages.into_iter()) };
         } else {
             if pages.len() > 1 {
                 self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));

@@ -150,7 +150,8 @@ pub unsafe trait Backing: Send + Sync {
     /// A page was unmapped where it was.
     fn free(&self, space: SpaceId, from: Evicted);
 
-    /// Where a clean page that goes will be found. `None`: nowhere, and it is written as a dirty one is.
+    /// Where a clean page that goes will be found. `None`: nowhere, and it is written as a dirty one is. Where pages
+    /// are written in place this only says where that is: the page may stay, or not be clean.
     fn drop_clean(&self, page: &Outgoing) -> Option<Evicted>;
 
     /// Where the first of these pages go, which are one space's and in the order of their numbers. Keeps what it needs

@@ -126,8 +126,8 @@ pub mod space {
     pub use pumice_paging::space::region::{Page, Words};
     #[doc(inline)]
     pub use pumice_paging::space::{
-        Access, Extent, Frames, GfpScope, MemMap, PageEntry, Place, ReadGuard, Region, Result,
-        Task, VmError, VmSpace, WriteGuard, ZonedFrames, Zonelist,
+        Access, Extent, Frames, GfpScope, MemMap, PageEntry, Place, ReadGuard, ReadRange, Region,
+        Result, Task, VmError, VmSpace, WriteGuard, ZonedFrames, Zonelist,
     };
 }
 
@@ -259,7 +259,7 @@ pub mod cache {
     #[doc(inline)]
     pub use pumice_cache::{
         run, Advice, Cache, CacheError, CacheTask, Counts, File, Options, Otherwise, PageEntry,
-        PageMut, PageRef, Result, Settings, View, WriteAhead,
+        PageMut, PageRef, RangeRef, Result, Settings, View, WriteAhead,
     };
 }
 

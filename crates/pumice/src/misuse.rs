@@ -30,6 +30,53 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! So are pages in a row, and a reference to one of them goes with the range.
+//! ```
+//! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
+//! # use pumice::space::{MemMap, VmSpace};
+//! # let zone = Zone::new(4 << 20, 1, Huge::No)?;
+//! # let map = MemMap::new(&zone, Clearer::detect())?;
+//! # let space = VmSpace::new(map.frames(), Atomic)?;
+//! # let task = space.enter()?;
+//! # let at = task.map(2 * FRAME_SIZE, Rights::READ_WRITE)?;
+//! # let region = task.region(at)?;
+//! let range = region.read_range(0..2)?;
+//! let page = &range[0];
+//! assert_eq!(page[0], 0);
+//! drop(range);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail
+//! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
+//! # use pumice::space::{MemMap, VmSpace};
+//! # let zone = Zone::new(4 << 20, 1, Huge::No)?;
+//! # let map = MemMap::new(&zone, Clearer::detect())?;
+//! # let space = VmSpace::new(map.frames(), Atomic)?;
+//! # let task = space.enter()?;
+//! # let at = task.map(2 * FRAME_SIZE, Rights::READ_WRITE)?;
+//! # let region = task.region(at)?;
+//! let range = task.region(at)?.read_range(0..2)?;
+//! let page = &range[0];
+//! assert_eq!(page[0], 0);
+//! drop(range);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail
+//! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
+//! # use pumice::space::{MemMap, VmSpace};
+//! # let zone = Zone::new(4 << 20, 1, Huge::No)?;
+//! # let map = MemMap::new(&zone, Clearer::detect())?;
+//! # let space = VmSpace::new(map.frames(), Atomic)?;
+//! # let task = space.enter()?;
+//! # let at = task.map(2 * FRAME_SIZE, Rights::READ_WRITE)?;
+//! # let region = task.region(at)?;
+//! let range = region.read_range(0..2)?;
+//! let page = &range[0];
+//! drop(range);
+//! assert_eq!(page[0], 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! A region, a task, a space and the parts that spaces share live no longer than the parts they are made of.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};

@@ -5,9 +5,31 @@
 use super::block::BlockState;
 use super::ledger::{Backing, Geometry, Ledger, Take, Want};
 use super::word::Word;
+use crate::addr::Pfn;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 impl<G: Geometry, B: Backing> Ledger<G, B> {
+    /// Gets many frames, one by one of the kind that is wanted and then of the other, with one operation for each word
+    /// that they are in. They fill `into` from its start: how many there are.
+    pub fn get_many(&self, cpu: usize, want: Want, into: &mut [Pfn]) -> usize {
+        let mut many = 0;
+        while many < into.len() {
+            let Some((first, mut bits, is_zeroed)) = self.get_word(cpu, want) else { break };
+            while bits != 0 && many < into.len() {
+                into[many] = Pfn(first + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+                many += 1;
+            }
+            if bits != 0 {
+                // The rest of the last word.
+                let content = if is_zeroed { Want::Zeroed } else { Want::Dirty };
+                let put = self.put_word(first, bits, content);
+                debug_assert_eq!(put, Ok(()));
+            }
+        }
+        many
+    }
+
     /// The rest of the reserved block, then other blocks, then the other kind of frame.
     #[cold]
     #[inline(never)]
@@ -170,6 +192,27 @@ mod tests {
         let blocks = ledger.claim_growth(BLOCKS).expect("room");
         ledger.grow(blocks, false);
         ledger
+    }
+
+    #[test]
+    fn many_frames_are_got_at_once_and_each_once() {
+        let ledger = ledger();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut got = 0;
+        for many in (0..).map(|nth| 1 + nth * 7 % 90) {
+            let mut frames = vec![Pfn(usize::MAX); many];
+            let found = ledger.get_many(0, Want::Dirty, &mut frames);
+            assert!(frames[..found].iter().all(|frame| seen.insert(frame.0)));
+            assert!(
+                frames[..found].windows(2).all(|two| two[0] < two[1]),
+                "in order, from one thread"
+            );
+            got += found;
+            if found < many {
+                break;
+            }
+        }
+        assert_eq!((got, ledger.free_frames()), (BLOCKS * BLOCK_FRAMES, 0));
     }
 
     /// A search for open blocks looks at all blocks. If there was one for each block that processors take, a fault

@@ -15,11 +15,45 @@ pub fn copy_to_cold(from: &[u8; FRAME_SIZE], into: &mut [u8; FRAME_SIZE]) {
     into.copy_from_slice(from);
 }
 
+/// As [`copy_to_cold`], of many, and best of frames beside each other. Each source is a frame long.
+pub fn copy_all_to_cold<'f>(frames: impl Iterator<Item = (&'f [u8], &'f mut [u8; FRAME_SIZE])>) {
+    for (from, into) in frames {
+        debug_assert_eq!(from.len(), FRAME_SIZE);
+        #[cfg(target_arch = "x86_64")]
+        if into.as_ptr().addr() % 64 == 0 && from.len() == FRAME_SIZE {
+            // SAFETY: as in `copy_to_cold`.
+            unsafe { stream_unordered(from.as_ptr(), into.as_mut_ptr()) };
+            continue;
+        }
+        into.copy_from_slice(from);
+    }
+    #[cfg(target_arch = "x86_64")]
+    order();
+}
+
+/// Streaming stores so far come before other stores of this thread that follow.
+#[cfg(target_arch = "x86_64")]
+fn order() {
+    // SAFETY: SSE is part of x86-64. Streaming stores are ordered by nothing else.
+    unsafe { core::arch::x86_64::_mm_sfence() };
+}
+
 /// # Safety
 /// There are [`FRAME_SIZE`] bytes at both, apart; `into` is aligned to 16.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(from: *const u8, into: *mut u8) {
-    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    // SAFETY: the caller's promise.
+    unsafe { stream_unordered(from, into) };
+    order();
+}
+
+/// As [`stream`], of which nothing is ordered before [`order`].
+///
+/// # Safety
+/// As there.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_unordered(from: *const u8, into: *mut u8) {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     for line in (0..FRAME_SIZE).step_by(64) {
         // SAFETY: within the bytes, as the caller promises.
         unsafe {
@@ -33,8 +67,6 @@ unsafe fn stream(from: *const u8, into: *mut u8) {
             _mm_stream_si128(into.add(3), fourth);
         }
     }
-    // SAFETY: SSE is part of x86-64. Streaming stores are ordered by nothing else.
-    unsafe { _mm_sfence() };
 }
 
 #[cfg(test)]
@@ -52,6 +84,11 @@ mod tests {
             let from: &[u8; FRAME_SIZE] = from[start..][..FRAME_SIZE].try_into().expect("a frame");
             let into = &mut memory[aligned + at..];
             copy_to_cold(from, (&mut into[..FRAME_SIZE]).try_into().expect("a frame"));
+            assert!(into[..FRAME_SIZE] == from[..]);
+            assert!(into[FRAME_SIZE..].iter().all(|&byte| byte == 0xEE));
+            into.fill(0xEE);
+            let one: &mut [u8; FRAME_SIZE] = (&mut into[..FRAME_SIZE]).try_into().expect("a frame");
+            copy_all_to_cold(std::iter::once((&from[..], one)));
             assert!(into[..FRAME_SIZE] == from[..]);
             assert!(into[FRAME_SIZE..].iter().all(|&byte| byte == 0xEE));
         }

@@ -291,6 +291,22 @@ impl Piece {
     pub const fn at(&self) -> *mut u8 {
         self.at
     }
+
+    /// How long it is: a frame, but in lists that were joined.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The same memory in as few pieces as may be: those that follow one another in memory are one.
+    pub(super) fn join(pieces: &[Piece], into: &mut Vec<Piece>) {
+        into.clear();
+        for piece in pieces {
+            match into.last_mut() {
+                Some(last) if last.at.wrapping_add(last.len) == piece.at => last.len += piece.len,
+                _ => into.push(*piece),
+            }
+        }
+    }
 }
 
 /// One `pread` or `pwrite`.

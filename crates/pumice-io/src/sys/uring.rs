@@ -2,6 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
+use std::slice;
 use std::time::Duration;
 
 use io_uring::{opcode, squeue, types, IoUring};
@@ -17,6 +18,11 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 pub struct Uring {
     ring: ManuallyDrop<IoUring>,
     in_flight: usize,
+    /// Whether the kernel reads a request's list of pieces when it is handed the request, and not later.
+    reads_lists_at_once: bool,
+    /// Lists that it may not have read yet, and some that are free.
+    lists: Vec<Vec<Piece>>,
+    spare: Vec<Vec<Piece>>,
     /// Its descriptor is no ring: somebody has closed it, and its number may be another file's.
     is_lost: bool,
 }
@@ -32,7 +38,14 @@ impl Uring {
         // One that has no processor for long, stopped by a debugger or over its quota, is not, either way: the kernel
         // says completions in the thread that asked.
         let ring = IoUring::new(depth.max(1)).map_err(|error| errno(&error))?;
-        Ok(Uring { ring: ManuallyDrop::new(ring), in_flight: 0, is_lost: false })
+        Ok(Uring {
+            in_flight: 0,
+            reads_lists_at_once: ring.params().is_feature_submit_stable(),
+            lists: Vec::new(),
+            spare: Vec::new(),
+            is_lost: false,
+            ring: ManuallyDrop::new(ring),
+        })
     }
 
     /// Requests that are not done.
@@ -62,11 +75,45 @@ impl Uring {
         unsafe { self.push_entry(&entry.user_data(token)) }
     }
 
-    /// As [`Uring::push`], from or to many places.
+    /// As [`Uring::push`], from or to many places. The kernel is told of pieces that follow one another in memory as
+    /// one: it looks up the pages of each by itself.
     ///
     /// # Safety
     /// As there, of each piece; and the `count` pieces stay.
     pub unsafe fn push_pieces(
+        &mut self,
+        direction: Direction,
+        file: RawFd,
+        (pieces, count): (*const Piece, u32),
+        offset: u64,
+        token: u64,
+    ) -> bool {
+        if !self.reads_lists_at_once {
+            // SAFETY: the caller's promise.
+            return unsafe { self.push_list(direction, file, (pieces, count), offset, token) };
+        }
+        let mut joined = self.spare.pop().unwrap_or_default();
+        // SAFETY: the caller's promise.
+        Piece::join(unsafe { slice::from_raw_parts(pieces, count as usize) }, &mut joined);
+        let is_pushed = match *joined {
+            [run] => {
+                let run = (run.at(), run.len() as u32);
+                // SAFETY: the pieces' memory, of which the caller promises the same.
+                unsafe { self.push(direction, file, run, offset, token) }
+            }
+            _ => {
+                let list = (joined.as_ptr(), joined.len() as u32);
+                // SAFETY: as above; the list stays until the kernel was handed all requests.
+                unsafe { self.push_list(direction, file, list, offset, token) }
+            }
+        };
+        self.lists.push(joined);
+        is_pushed
+    }
+
+    /// # Safety
+    /// As [`Uring::push_pieces`].
+    unsafe fn push_list(
         &mut self,
         direction: Direction,
         file: RawFd,
@@ -85,6 +132,13 @@ impl Uring {
         };
         // SAFETY: the caller's promise.
         unsafe { self.push_entry(&entry.user_data(token)) }
+    }
+
+    /// Where the kernel was handed all requests, it has read their lists.
+    fn free_lists(&mut self) {
+        if !self.lists.is_empty() && self.ring.submission().is_empty() {
+            self.spare.append(&mut self.lists);
+        }
     }
 
     /// # Safety
@@ -111,7 +165,10 @@ impl Uring {
                     self.is_lost |= matches!(errno, Errno::BADF | Errno::OPNOTSUPP);
                     return Err(errno);
                 }
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.free_lists();
+                    return Ok(());
+                }
             }
         }
     }
@@ -216,6 +273,42 @@ mod tests {
             });
             assert_eq!(*byte, 9);
         }
+    }
+
+    /// Frames here and there, of which some follow one another, are written and read back into others.
+    #[test]
+    fn frames_that_are_joined_go_where_each_belongs() {
+        use pumice_frames::addr::FRAME_SIZE;
+        use std::os::fd::AsRawFd;
+        use std::ptr::NonNull;
+        let Ok(mut ring) = Uring::new(4) else {
+            eprintln!("skipped: no io_uring here");
+            return;
+        };
+        let file =
+            rustix::fs::memfd_create("joined", rustix::fs::MemfdFlags::CLOEXEC).expect("room");
+        let orders: [&[usize]; 5] = [&[0], &[3, 4, 5], &[0, 2, 4], &[7, 1, 2, 3, 6], &[5, 4, 3]];
+        for order in orders.into_iter().cycle().take(50) {
+            let mut memory: Vec<u8> = (0..8 * FRAME_SIZE).map(|at| (at / 517) as u8).collect();
+            let mut other = vec![0; 8 * FRAME_SIZE];
+            let mut transfer = |direction, memory: &mut [u8]| {
+                let mut at = |nth: &usize| NonNull::from(&mut memory[nth * FRAME_SIZE]);
+                let pieces: Vec<Piece> = order.iter().map(|nth| Piece::frame(at(nth))).collect();
+                let list = (pieces.as_ptr(), pieces.len() as u32);
+                // SAFETY: all of it stays until it is done.
+                assert!(unsafe { ring.push_pieces(direction, file.as_raw_fd(), list, 0, 7) });
+                ring.wait(1).expect("it is a ring");
+                assert_eq!(ring.pop(), Some((7, Ok(order.len() * FRAME_SIZE))));
+            };
+            transfer(Direction::Write, &mut memory);
+            transfer(Direction::Read, &mut other);
+            for nth in 0..8 {
+                let frame = nth * FRAME_SIZE..(nth + 1) * FRAME_SIZE;
+                let is_moved = order.contains(&nth);
+                assert_eq!(other[frame.clone()] == memory[frame], is_moved, "{nth} of {order:?}");
+            }
+        }
+        assert!(ring.lists.is_empty() && ring.spare.len() <= 1);
     }
 
     struct SendPtr(*mut u8);

@@ -47,6 +47,7 @@
 //! | Present, D | Present, one reader more | write-back begins: it can't be written to meanwhile |
 //! | Present | Present, one reader less | write-back ends; D again if that failed |
 //! | Present p | InTransit | `swap_out`, where no guard is held |
+//! | Present p, clean, not C | Shadow | evicted at once, where no guard is held |
 //! | InTransit | Present | a fault that meets it: the frame is still there |
 //! | InTransit | Swapped, Shadow | written out, claimed until its checksum is noted; or clean, and its copy is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
@@ -413,6 +414,7 @@ impl Entry {
             (Doomed, Gone) => !is_held,
             (Present, Table) => !is_held,
             (Present, InTransit) => !is_held && same_frame,
+            (Present, Shadow) => !is_held && !self.dirty() && !self.cow(),
             (InTransit, Present | InTransit) => same_frame,
             (InTransit, Swapped | Shadow) => !is_held,
             (Swapped | Shadow, Present) => self.latch() == EXCLUSIVE,
@@ -506,6 +508,17 @@ mod tests {
         }
         // Unmapped meanwhile, and the last reader's.
         assert!(written_back.may_become(written_back.with_state(State::Doomed)));
+    }
+
+    #[test]
+    fn a_page_is_evicted_at_once_only_as_it_is_elsewhere() {
+        let clean = Entry::new().with_state(State::Present);
+        let shadow = Entry::new().with_state(State::Shadow).with_number(7);
+        assert!(clean.may_become(shadow));
+        for other in [clean.with_dirty(true), clean.with_cow(true), clean.with_latch(1)] {
+            assert!(!other.may_become(shadow), "{other:?}");
+        }
+        assert!(!clean.may_become(shadow.with_state(State::Swapped)));
     }
 
     #[test]

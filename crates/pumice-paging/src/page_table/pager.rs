@@ -92,6 +92,17 @@ pub struct Incoming {
     pub result: ReadResult,
 }
 
+/// A page that has come from where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number and frame.
+    pub page: LruPage,
+    /// Where it was.
+    pub from: Evicted,
+    /// The use that the fault makes of it; none of readahead.
+    pub used: Rights,
+}
+
 /// Reclaim as spaces see it. It is called by threads that fault, and by those that unmap and fork, which hold the
 /// space's `mmap_lock`. Its requests to that space in the call must not map, unmap, protect or fork.
 ///
@@ -125,6 +136,13 @@ pub unsafe trait Pager: Sync {
     /// again, or freed. It does not go again before this returns. `used` says how the fault uses it: the slot of a page
     /// about to be written is soon of no use, and no rights mean readahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
+
+    /// As [`Pager::swapped_in`], of pages that came together.
+    fn swapped_in_all(&self, space: SpaceId, pages: &[Arrived]) {
+        for &Arrived { page, from, used } in pages {
+            self.swapped_in(space, page, from, used);
+        }
+    }
 
     /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or
     /// freed. `false`: the pager does not do that.

@@ -109,6 +109,16 @@ pub trait FrameList {
     fn get_any_at_once(&mut self) -> Option<Pfn> {
         None
     }
+    /// As [`FrameList::get_any_at_once`], of as many as fill `into`, or fewer: how many, from its start.
+    fn get_many_at_once(&mut self, into: &mut [Pfn]) -> usize {
+        let mut found = 0;
+        while let Some(place) = into.get_mut(found) {
+            let Some(frame) = self.get_any_at_once() else { break };
+            *place = frame;
+            found += 1;
+        }
+        found
+    }
     /// Gets frames that lie side by side and read as zeros, `most` at most: the first, and how many.
     fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
         debug_assert!(most > 0);

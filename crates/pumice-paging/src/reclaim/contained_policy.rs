@@ -94,6 +94,13 @@ impl<P: Policy> ContainedPolicy<P> {
         self.call(|policy| policy.contains(page)).unwrap_or(false)
     }
 
+    /// Drops what is of pages that are not in, of many by one call.
+    pub fn retain_known<T>(&mut self, all: &mut Vec<T>, page: impl Fn(&T) -> u32) {
+        if self.call(|policy| all.retain(|one| policy.contains(page(one)))).is_none() {
+            all.clear();
+        }
+    }
+
     /// Whether there is such a page. A policy that names another has failed.
     fn is_page(&mut self, page: u32) -> bool {
         let is_page = (page as usize) < self.pages;

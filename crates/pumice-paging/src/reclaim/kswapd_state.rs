@@ -36,6 +36,8 @@ pub(super) struct Kswapd {
     activity: Activity,
     /// How often in a row there was no more to try.
     times_stuck: u32,
+    /// It was woken since it began to wait, and has not run yet.
+    is_called: bool,
 }
 
 impl Kswapd {
@@ -47,6 +49,11 @@ impl Kswapd {
     /// Whether it waits to be woken, or for its pause to end.
     pub fn is_waiting(&self) -> bool {
         matches!(self.activity, Asleep | Resting)
+    }
+
+    /// Whether it is to be woken: it waits, and nobody has called it since it began to. Now somebody has.
+    pub fn call(&mut self) -> bool {
+        self.is_waiting() && !std::mem::replace(&mut self.is_called, true)
     }
 
     /// Whether it waits to be woken by any request.
@@ -73,6 +80,7 @@ impl Kswapd {
     }
 
     pub fn fall_asleep(&mut self) {
+        self.is_called = false;
         self.step(|activity| if activity == Stuck { Resting } else { Asleep });
     }
 
@@ -133,10 +141,23 @@ mod tests {
         ];
         for (method, expected) in cases {
             for (from, to) in ALL.into_iter().zip(expected) {
-                let mut kswapd = Kswapd { activity: from, times_stuck: 1 };
+                let mut kswapd = Kswapd { activity: from, times_stuck: 1, is_called: true };
                 method(&mut kswapd);
                 assert_eq!(kswapd.activity, to, "from {from:?}");
             }
+        }
+    }
+
+    #[test]
+    fn one_call_wakes_it_each_time_it_waits() {
+        let mut kswapd = Kswapd::default();
+        assert!(!kswapd.call(), "absent");
+        kswapd.begin();
+        for _ in 0..2 {
+            assert!(!kswapd.call(), "awake");
+            kswapd.fall_asleep();
+            assert!(kswapd.call() && !kswapd.call());
+            kswapd.wake_up();
         }
     }
 }

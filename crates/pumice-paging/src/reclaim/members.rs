@@ -9,10 +9,13 @@ use crate::backing::{Backing, SwapCaches};
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
+use crate::space::runs::{Accessed, Near};
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Task, Transit};
 use pumice_frames::addr::Pfn;
 use pumice_io::sync::{Mutex, MutexGuard};
+
+use super::writes::Victim;
 
 /// The owner of a frame's page: which member of the zone's spaces, and the page's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,25 @@ impl Owner {
     }
 }
 
+/// The meaning of a page's accessed bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Nothing,
+    /// The page is not in memory: it was unmapped.
+    Gone,
+    /// It was used once: it came for that, or was read ahead before (SPEC E3: a page that is only read ahead is not
+    /// marked).
+    FirstUse,
+    Use,
+}
+
+/// A page whose accessed bit is looked at, and its meaning if it is set; then what was seen.
+pub(super) struct LookedAt {
+    pub frame: u32,
+    pub owner: Owner,
+    pub seen: Seen,
+}
+
 /// The slot of a page in the swap cache that was a member's.
 pub(super) type CachedSlot = (usize, u32);
 
@@ -53,6 +75,15 @@ pub(super) trait PagedTask {
     fn mapped(&self, page: usize) -> Option<Pfn>;
     fn is_huge(&self, page: usize) -> bool;
     fn test_and_clear_young(&self, page: usize) -> Option<bool>;
+    /// Notes the accessed bits of these pages, and takes them off.
+    fn scan_young(&self, looked_at: &mut [LookedAt]);
+    /// Evicts those of these pages in one step that can go so, and says what became of each.
+    fn evict_at_once(
+        &self,
+        victims: &[Victim],
+        to: &mut dyn FnMut(&Victim) -> (Pfn, Option<Evicted>),
+        gone: &mut Vec<bool>,
+    );
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> Result<(), Evicted>;
     fn end_swap_out_noting(
@@ -79,6 +110,30 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
     }
     fn test_and_clear_young(&self, page: usize) -> Option<bool> {
         self.test_and_clear_young(page)
+    }
+    fn scan_young(&self, looked_at: &mut [LookedAt]) {
+        let mut near = Near::NONE;
+        for LookedAt { owner, seen, .. } in looked_at {
+            match self.test_and_clear_young_near(&mut near, owner.page()) {
+                Some(true) => {}
+                Some(false) => *seen = Seen::Nothing,
+                None => *seen = Seen::Gone,
+            }
+        }
+    }
+    fn evict_at_once(
+        &self,
+        victims: &[Victim],
+        to: &mut dyn FnMut(&Victim) -> (Pfn, Option<Evicted>),
+        gone: &mut Vec<bool>,
+    ) {
+        let mut near = Near::NONE;
+        for victim in victims {
+            let accessed = if victim.is_new { Accessed::IsNothing } else { Accessed::Counts };
+            let (frame, to) = to(victim);
+            let page = LruPage { page: victim.owner.page(), frame };
+            gone.push(self.evict_at_once(&mut near, page, accessed, || to));
+        }
     }
     fn begin_swap_out(&self, page: usize) -> Option<Transit> {
         self.begin_swap_out(page)

@@ -21,6 +21,8 @@
 //! [`policy::Shadow`] of 28 bits, which fits into a page's entry). `pumice bench replace` runs it over traces as it is.
 
 pub mod adaptive;
+#[cfg(not(loom))]
+mod arrivals;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod backing_tests;
 #[cfg(not(loom))]

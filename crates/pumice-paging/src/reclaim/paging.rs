@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::backing::{Backing, Came, ToBacking};
+use crate::backing::{Backing, ToBacking};
 use crate::page_table::pager::{
-    Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
+    Arrived, Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
 };
 use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmError, VmSpace};
@@ -13,6 +13,7 @@ use crate::swap::{Swap, SwapError};
 use pumice_frames::frame::Reclaim;
 use pumice_io::{AnyEngine, Engines};
 
+use super::arrivals::came_in_all;
 use super::counts::Counts;
 use super::policy::Policy;
 use super::settings::Settings;
@@ -121,24 +122,6 @@ impl<P: Policy + Send> SwapPager<P> {
     }
 }
 
-/// A page of a space came from a backing into memory of a zone: tells both.
-pub(super) fn came_in<P: Policy + Send>(
-    zone: &ZoneReclaim<P>,
-    backing: &dyn Backing,
-    (space, page): (SpaceId, LruPage),
-    from: Evicted,
-    used: Rights,
-) {
-    let came = backing.came_in(space, page.page, from, used);
-    if !used.is_empty() && came == Came::default() {
-        // As any page that is new: the zone need not be told where it came from.
-        return;
-    }
-    if !zone.came_in(space, page, came, used) && came.slot != 0 {
-        backing.release(&mut std::iter::once(came.slot));
-    }
-}
-
 // SAFETY: it knows of no task but those of reclaim's own, and nor does the backing.
 unsafe impl<P: Policy + Send, B: ToBacking> Pager for Paging<P, B> {
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
@@ -159,7 +142,11 @@ unsafe impl<P: Policy + Send, B: ToBacking> Pager for Paging<P, B> {
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        came_in(&self.zone, &*self.backing, (space, page), from, used);
+        self.swapped_in_all(space, &[Arrived { page, from, used }]);
+    }
+
+    fn swapped_in_all(&self, space: SpaceId, pages: &[Arrived]) {
+        came_in_all(&self.zone, &*self.backing, space, pages);
     }
 
     fn share(&self, _space: SpaceId, from: Evicted) -> bool {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::page_table::pager::LruPage;
 use pumice_frames::frame::Gfp;
 
-use super::members::{Attached, Owner};
+use super::members::{Attached, LookedAt, Seen};
 use super::policy::Policy;
 use super::progress::Progress;
 use super::settings::Settings;
@@ -55,18 +55,6 @@ impl Known {
     }
 }
 
-/// The meaning of a page's accessed bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    Nothing,
-    /// The page is not in memory: it was unmapped.
-    Gone,
-    /// It was used once: it came for that, or was read ahead before (SPEC E3: a page that is only read ahead is not
-    /// marked).
-    FirstUse,
-    Use,
-}
-
 /// The zone's count of pages in flight; when it goes there are none.
 pub(super) struct Told<'r, P: Policy> {
     zone: &'r ZoneReclaim<P>,
@@ -109,7 +97,9 @@ pub(super) struct Round<'r, P: Policy> {
     pub dirty: Vec<Leaving>,
     pub notes: Notes,
     /// Findings of the scan of accessed bits, and of the look for pages that were never reported.
-    looked_at: Vec<(u32, Owner, Seen)>,
+    looked_at: Vec<LookedAt>,
+    /// Which of the pages went that were to go at once.
+    pub gone: Vec<bool>,
     pub found: Vec<LruPage>,
     pub progress: Progress,
 }
@@ -132,6 +122,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             dirty: Vec::with_capacity(batch),
             notes: Notes::default(),
             looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE),
+            gone: Vec::with_capacity(batch),
             found: Vec::new(),
             progress: Progress::default(),
         }
@@ -206,34 +197,28 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         looked_at.clear();
         let mut state = self.zone.state();
         let most = self.settings.swap_cluster_max * SCANNED_PER_PAGE;
-        for _ in 0..most.min(state.frames.len()) {
-            let hand = (state.hand + 1) % state.frames.len();
-            state.hand = hand;
-            let frame = &mut state.frames[hand];
-            let (owner, is_new) = (frame.owner, frame.is_new());
-            if !owner.is_none() && state.policy.contains(hand as u32) {
+        let State { frames, hand, policy, .. } = &mut *state;
+        for _ in 0..most.min(frames.len()) {
+            *hand = if *hand + 1 < frames.len() { *hand + 1 } else { 0 };
+            let (owner, is_new) = (frames[*hand].owner, frames[*hand].is_new());
+            if !owner.is_none() {
                 let seen = if is_new { Seen::FirstUse } else { Seen::Use };
-                looked_at.push((hand as u32, owner, seen));
+                looked_at.push(LookedAt { frame: *hand as u32, owner, seen });
             }
         }
+        policy.retain_known(&mut looked_at, |looked_at| looked_at.frame);
         drop(state);
-        for of_space in looked_at.chunk_by_mut(|one, next| one.1.member() == next.1.member()) {
-            let Some(space) = self.space(of_space[0].1.member()) else {
-                of_space.iter_mut().for_each(|looked_at| looked_at.2 = Seen::Nothing);
-                continue;
-            };
-            let task = space.task();
-            for (_, owner, seen) in of_space {
-                match task.test_and_clear_young(owner.page()) {
-                    Some(true) => {}
-                    Some(false) => *seen = Seen::Nothing,
-                    None => *seen = Seen::Gone,
-                }
+        let is_same = |one: &LookedAt, next: &LookedAt| one.owner.member() == next.owner.member();
+        for of_space in looked_at.chunk_by_mut(is_same) {
+            match self.space(of_space[0].owner.member()) {
+                Some(space) => space.task().scan_young(of_space),
+                None => of_space.iter_mut().for_each(|looked_at| looked_at.seen = Seen::Nothing),
             }
         }
-        if looked_at.iter().any(|&(_, _, seen)| seen != Seen::Nothing) {
+        if looked_at.iter().any(|looked_at| looked_at.seen != Seen::Nothing) {
             let mut state = self.zone.state();
-            for &(frame, owner, seen) in looked_at.iter() {
+            let seen = looked_at.iter().filter(|looked_at| looked_at.seen != Seen::Nothing);
+            for &LookedAt { frame, owner, seen } in seen {
                 if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
                     match seen {
                         Seen::Nothing => {}

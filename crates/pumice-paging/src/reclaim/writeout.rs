@@ -7,7 +7,6 @@
 
 mod ending;
 
-use std::ptr::NonNull;
 use std::vec::Drain;
 
 use rustix::io::Errno;
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 use crate::backing::{Place, Refusal};
 use crate::space::region::Page;
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_io::engine::{Direction, Piece};
+use pumice_io::engine::Direction;
 use pumice_io::{Bytes, Request};
 
 use super::members::{AnyTask, Attached};
@@ -38,7 +37,20 @@ impl<P: Policy + Send> Round<'_, P> {
         };
         let task = space.task();
         let mut freed = 0;
-        for &victim in victims {
+        let mut gone = std::mem::take(&mut self.gone);
+        gone.clear();
+        if space.backing().writes_in_place() {
+            // The clean pages of files, which are most: their places are known, and nothing is noted.
+            let to = &mut |victim: &Victim| {
+                let frame = self.zone.frame(victim.frame);
+                let outgoing = victim.outgoing(space.id, task.bytes(frame));
+                (frame, space.backing().drop_clean(&outgoing))
+            };
+            task.evict_at_once(victims, to, &mut gone);
+            freed += gone.iter().filter(|&&has_gone| has_gone).count();
+        }
+        let has_gone = |nth: usize| gone.get(nth) == Some(&true);
+        for (_, &victim) in victims.iter().enumerate().filter(|&(nth, _)| !has_gone(nth)) {
             let is_young = task.test_and_clear_young(victim.owner.page()) == Some(true);
             if is_young && !victim.is_new {
                 self.notes.stays_used(victim);
@@ -48,6 +60,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 freed += self.begin(&space, &task, victim);
             }
         }
+        self.gone = gone;
         self.notes.clean += freed as u64;
         self.known[owner.member()].note_freed(freed);
         freed
@@ -211,14 +224,11 @@ impl<P: Policy + Send> Round<'_, P> {
         let (pages, member) = (write.pages.len(), write.pages[0].member());
         write.outgoing.clear();
         write.outgoing.extend(&outgoing[..pages]);
-        write.pieces.clear();
-        write.pieces.extend(write.outgoing.iter().map(|page| Piece::frame(page.at)));
+        // Frames beside each other go as one run, which the kernel looks up at once.
+        let frames = write.outgoing.iter().map(|page| page.at);
         let bytes = match pages {
             1 => Bytes::Run { at: write.outgoing[0].at, len: place.bytes.min(FRAME_SIZE) },
-            count => {
-                let pieces = NonNull::from(&mut write.pieces[..]).cast();
-                Bytes::Frames { pieces, count }
-            }
+            _ => Bytes::of_frames(frames, &mut write.pieces),
         };
         let Place { file, offset, .. } = place;
         let request = Request { file, direction: Direction::Write, bytes, offset, token: 0 };

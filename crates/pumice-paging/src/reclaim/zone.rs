@@ -25,9 +25,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
-use crate::backing::Came;
-use crate::page_table::pager::{LruPage, SpaceId};
-use crate::page_table::Rights;
+use crate::page_table::pager::LruPage;
 use pumice_frames::addr::{Pfn, BLOCK_FRAMES};
 use pumice_frames::frame::{Pressure, Watermarks};
 use pumice_io::sync::{in_policy, Condvar, Mutex, MutexGuard, ThreadId};
@@ -71,7 +69,7 @@ impl Frame {
     const IS_NEW: u32 = 4 << Shadow::BITS;
 
     /// A page is in it, of which the policy is not told yet if it came back from its backing.
-    fn of(owner: Owner, slot: u32, came: Option<Arrival>) -> Frame {
+    pub fn of(owner: Owner, slot: u32, came: Option<Arrival>) -> Frame {
         let came = match came {
             None => 0,
             Some(Arrival::Fresh) => Self::FRESH,
@@ -101,7 +99,7 @@ impl Frame {
         self.event &= !Self::IS_NEW;
     }
 
-    fn slot(&self) -> Option<CachedSlot> {
+    pub fn slot(&self) -> Option<CachedSlot> {
         (self.slot != 0).then(|| (self.owner.member(), self.slot))
     }
 }
@@ -455,11 +453,12 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     /// Whether so much has changed that what is known of free frames may be wrong by a quarter of the way from min to
-    /// low.
+    /// low; or in a large zone by a 64th of it, so that a count, which looks at all of it, costs each frame as much as
+    /// in a small one. A reclaimer counts before it begins.
     fn is_out_of_date(&self, frames: usize) -> bool {
         let changed = self.changed.fetch_add(frames, Ordering::Relaxed) + frames;
         let (min, low) = (self.min.load(Ordering::Relaxed), self.low.load(Ordering::Relaxed));
-        changed > low.saturating_sub(min) / 4
+        changed > (low.saturating_sub(min) / 4).max(self.frames() / 64)
     }
 
     pub(super) fn set_pressure(&self) -> Pressure {
@@ -520,11 +519,11 @@ impl<P: Policy> ZoneReclaim<P> {
         state.requests.note_freed(freed);
         state.kswapd.start_over();
         self.count_freed(state, freed);
-        // No more than will find one.
-        if freed >= state.requests.waiting() {
-            self.frames_freed.notify_all();
-        } else {
-            (0..freed).for_each(|_| self.frames_freed.notify_one());
+        // No more than will find one. Where nobody waits, which is nearly always, the kernel is not asked.
+        match state.requests.waiting() {
+            0 => {}
+            waiting if freed >= waiting => self.frames_freed.notify_all(),
+            _ => (0..freed).for_each(|_| self.frames_freed.notify_one()),
         }
     }
 
@@ -542,49 +541,6 @@ impl<P: Policy> ZoneReclaim<P> {
 
     pub(super) fn note_read_error(&self) {
         self.read_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Pages of a space came in. Slots of pages that were in those frames before are given up.
-    pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
-        if in_policy::is_calling() {
-            // Walks over the tables find them.
-            return;
-        }
-        let mut state = self.state();
-        let Some(member) = state.members.find(space) else { return };
-        state.add_all(member, pages);
-        if state.kswapd.is_waiting() && state.is_short(self.free()) {
-            self.wake.notify_one();
-        }
-    }
-
-    /// A page of a space came back from its backing. Returns whether its slot is kept.
-    pub(super) fn came_in(&self, space: SpaceId, page: LruPage, came: Came, used: Rights) -> bool {
-        let arrival = match (used.is_empty(), came.note) {
-            (true, _) => Arrival::ReadAhead,
-            (false, Some(note)) => Arrival::Refault(Shadow::from_bits(note)),
-            (false, None) => Arrival::Fresh,
-        };
-        if in_policy::is_calling() {
-            return false;
-        }
-        let mut state = self.state();
-        state.counts.pswpin += 1;
-        state.counts.read_ahead += u64::from(used.is_empty());
-        if came.slot == 0 && state.kswapd.get_unstuck() {
-            // Where it was another may go.
-            self.wake.notify_one();
-        }
-        let Some(member) = state.members.find(space) else { return false };
-        let Some(number) = state.number(page.frame) else { return false };
-        let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
-        let new = Frame::of(owner, came.slot, Some(arrival));
-        let old = std::mem::replace(frame, new);
-        state.may_have_slots |= came.slot != 0;
-        if let Some((member, slot)) = old.slot() {
-            state.members.release(member, slot);
-        }
-        true
     }
 }
 

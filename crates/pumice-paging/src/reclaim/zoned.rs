@@ -60,13 +60,14 @@ use std::sync::Arc;
 
 use crate::backing::Backing;
 use crate::page_table::pager::{
-    Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
+    Arrived, Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
 };
 use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmSpace};
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 
-use super::paging::{came_in, check_pager};
+use super::arrivals::came_in_all;
+use super::paging::check_pager;
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -226,8 +227,19 @@ unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        if let Some(zone) = self.zone_of(page).or(self.zones.first()) {
-            came_in(zone, self.backing, (space, page), from, used);
+        self.swapped_in_all(space, &[Arrived { page, from, used }]);
+    }
+
+    fn swapped_in_all(&self, space: SpaceId, pages: &[Arrived]) {
+        let zone_of = |arrived: &Arrived| self.zone_of(arrived.page).or(self.zones.first());
+        let is_same = |one: &Arrived, next: &Arrived| match (zone_of(one), zone_of(next)) {
+            (Some(one), Some(next)) => Arc::ptr_eq(one, next),
+            _ => false,
+        };
+        for of_zone in pages.chunk_by(is_same) {
+            if let Some(zone) = zone_of(&of_zone[0]) {
+                came_in_all(zone, self.backing, space, of_zone);
+            }
         }
     }
 

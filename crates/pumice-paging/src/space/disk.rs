@@ -2,11 +2,12 @@
 
 use std::boxed::Box;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::file::{Begun, Patience};
+use super::file::{Filling, Patience};
 use super::swap_in::Use;
 use super::write_back::WriteFailed;
 use super::Task;
@@ -67,15 +68,19 @@ impl Disk {
         true
     }
 
-    /// Reads a page of the file as a batch of reads does: begun, and ended later.
-    pub fn fill(&self, task: &Task<'_, impl FrameSource, impl TableOps>, page: usize) {
-        let begun = task.begin_fill(page, Patience::None).expect("mapped");
-        let Begun::Filling(filling) = begun else { return };
-        let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
-        // SAFETY: the frame is this read's.
-        let read = self.swap_in(task.space().id(), page, filling.from(), unsafe { into.as_mut() });
-        // SAFETY: it was begun by the same task, and is read.
-        unsafe { task.end_fill(filling, read, Use::None) };
+    /// Reads pages of the file as a batch of reads does: begun, and ended later. Those up to one that is there.
+    pub fn fill(&self, task: &Task<'_, impl FrameSource, impl TableOps>, pages: Range<usize>) {
+        let mut begun = Vec::new();
+        task.begin_fill_all(pages, Patience::None, &mut |filling| begun.push(filling));
+        let read = |filling: Filling| {
+            let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
+            let (page, from) = (filling.page(), filling.from());
+            // SAFETY: the frame is this read's.
+            let read = self.swap_in(task.space().id(), page, from, unsafe { into.as_mut() });
+            (filling, read, Use::None)
+        };
+        // SAFETY: they were begun by the same task, and are read.
+        unsafe { task.end_fill_all(&mut begun.into_iter().map(read)) };
     }
 
     fn put(&self, page: Page) -> u32 {

@@ -2,7 +2,7 @@
 //!
 //! A region of a file is as any other, but that its pages begin as shadows (number 0): they are elsewhere, and the
 //! pager knows where. So a fault finds nothing new, and frames for them need not be zeroed. This adds reads that begin
-//! and end at different times ([`Task::begin_fill`]), so that one thread can have many pages on their way; a guard
+//! and end at different times ([`Task::begin_fill_all`]), so that one thread can have many pages on their way; a guard
 //! that says whether its page was clean; and pages that are forgotten, as where a file is cut off.
 
 use core::ops::Range;
@@ -14,14 +14,13 @@ use super::rss::Counter;
 use super::swap_in::{Claim, Use};
 use super::task::Task;
 use super::{Access, Result, VmSpace};
-use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, ReadFailed, ReadResult};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps, Tables};
 use pumice_frames::addr::Pfn;
 use pumice_frames::sys::lock::Backoff;
 
-/// A page that is being read, begun by [`Task::begin_fill`], and to be ended once, in its space. A thread
+/// A page that is being read, begun by [`Task::begin_fill_all`], and to be ended once, in its space. A thread
 /// that wants it waits.
 #[derive(Debug)]
 #[must_use = "a read is ended"]
@@ -33,6 +32,14 @@ pub struct Filling {
 }
 
 impl Filling {
+    pub(super) fn of(page: usize, frame: Pfn, claimed: Entry, from: Evicted) -> Filling {
+        Filling { page, frame, claimed, from }
+    }
+
+    pub(super) fn claimed(&self) -> Entry {
+        self.claimed
+    }
+
     /// Its number.
     pub fn page(&self) -> usize {
         self.page
@@ -62,19 +69,6 @@ impl Overtaken {
     pub fn page(&self) -> usize {
         self.page
     }
-}
-
-/// The result of [`Task::begin_fill`].
-#[derive(Debug)]
-pub enum Begun {
-    /// The page is to be read.
-    Filling(Filling),
-    /// It is in memory.
-    InMemory,
-    /// Somebody reads it.
-    BeingRead,
-    /// There is no frame for it.
-    NoFrame,
 }
 
 /// Whether a read that begins waits for a frame.
@@ -116,51 +110,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.map_granules(bytes, Entry::absent_file(rights), Entry::absent_file(rights))
     }
 
-    /// Claims a page that is not in memory, with a frame to read it into. From here to [`Task::end_fill`], which any
-    /// task of the space may call, its region is not unmapped, or somebody holds it ([`Region`]).
-    ///
-    /// # Errors
-    /// [`super::VmError::Unmapped`]; [`super::VmError::OutOfFrames`] without any for a table.
-    pub(crate) fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
-        let address = page.saturating_mul(pumice_frames::addr::FRAME_SIZE);
-        let error = |trap| self.error(trap, address, Access::Read);
-        let walked = self.walk(page).map_err(error)?;
-        let ops = &self.space.tables.ops;
-        let mut entry = ops.ptep_get(walked.ptep);
-        let Some(from) = Evicted::of(entry) else {
-            return match entry.has_frame() {
-                true => Ok(Begun::InMemory),
-                false => Err(error(Trap::Unmapped)),
-            };
-        };
-        if entry.latch() != 0 {
-            return Ok(Begun::BeingRead);
-        }
-        let frame = match patience {
-            Patience::None => self.with_list(|list| list.get_any_at_once()),
-            Patience::Fault => self.get_any(),
-        };
-        let Some(frame) = frame else { return Ok(Begun::NoFrame) };
-        loop {
-            let claimed = entry.with_latch(EXCLUSIVE);
-            match ops.ptep_cmpxchg(walked.ptep, entry, claimed) {
-                Ok(()) => return Ok(Begun::Filling(Filling { page, frame, claimed, from })),
-                // `protect`.
-                Err(found) if Evicted::of(found) == Some(from) && found.latch() == 0 => {
-                    entry = found;
-                }
-                Err(_) => {
-                    self.with_list(|list| list.put(frame));
-                    return Ok(Begun::BeingRead);
-                }
-            }
-        }
-    }
-
     /// Ends a read: the page is in memory, or where it was.
     ///
     /// # Safety
-    /// It was begun in this space, and taken over in this space only; [`Task::begin_fill`] says what holds since.
+    /// It was begun in this space, and taken over in this space only; [`Task::begin_fill_all`] says what holds since.
     /// Nobody uses its frame any more.
     pub(crate) unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         let Filling { page, frame, claimed, from } = filling;
@@ -374,6 +327,7 @@ pub enum Noted {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::super::disk::Disk;
+    use super::super::runs::Halt;
     use super::super::write_back::WriteFailed;
     use super::super::{MemMap, VmError};
     use super::*;
@@ -449,19 +403,30 @@ mod tests {
         with_file(|disk, task, at| {
             let region = task.region(at).expect("mapped");
             let first = at / pumice_frames::addr::FRAME_SIZE;
-            let Ok(Begun::Filling(filling)) = task.begin_fill(first, Patience::None) else {
-                panic!("it is not in memory");
+            let begin = |pages| {
+                let mut begun = Vec::new();
+                let halt =
+                    task.begin_fill_all(pages, Patience::None, &mut |filling| begun.push(filling));
+                (begun, halt)
             };
+            let (mut begun, halt) = begin(first..first + 1);
+            assert_eq!(halt, Halt::End);
+            let filling = begun.pop().expect("it is not in memory");
             assert!(task.is_being_read(first));
-            assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::BeingRead)));
+            assert_eq!(begin(first..first + 2).1, Halt::BeingRead);
             assert!(matches!(region.try_read(0), Err(VmError::Busy(_))));
             // SAFETY: it was begun by this task, the region is held, and nothing reads into the frame.
             unsafe { task.end_fill(filling, Err(ReadFailed), Use::None) };
             assert!(region.try_read(0).is_ok());
-            assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::InMemory)));
-            assert!(task.begin_fill(first + 700, Patience::None).is_err());
-            disk.fill(task, first + 600);
+            assert_eq!(begin(first..first + 2).1, Halt::InMemory);
+            assert_eq!(begin(first + 700..first + 701).1, Halt::InMemory, "none at all");
+            disk.fill(task, first + 600..first + 601);
             assert!(region.translate(600).is_some());
+            // Those of two tables, up to one that is there.
+            disk.fill(task, first + 500..first + 620);
+            assert!((500..601).all(|page| region.translate(page).is_some()));
+            assert!(region.translate(601).is_none() && region.translate(499).is_none());
+            assert_eq!(task.space().rss(), 102);
         });
     }
 

@@ -6,7 +6,8 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::file::{Begun, Filling, Overtaken, Patience};
+use super::file::{Filling, Overtaken, Patience};
+use super::runs::Halt;
 use super::swap_in::Use;
 use super::task::Task;
 use super::write_back::{StillHeld, WriteBack, WriteFailed};
@@ -25,19 +26,31 @@ pub trait FileOps {
     /// Where a frame of the space is.
     fn bytes(&self, frame: Pfn) -> NonNull<u8>;
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
-    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use);
+    fn begin_fill_all(
+        &self,
+        pages: Range<usize>,
+        patience: Patience,
+        begun: &mut dyn FnMut(Filling),
+    ) -> Halt;
+    unsafe fn end_fill_all(&self, fillings: &mut dyn Iterator<Item = (Filling, ReadResult, Use)>);
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling>;
     unsafe fn end_overtaken(&self, overtaken: Overtaken);
     fn is_being_read(&self, page: usize) -> bool;
     unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
     unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
+    fn begin_write_back_all(
+        &self,
+        pages: &[usize],
+        begun: &mut dyn FnMut(usize, Option<WriteBack>),
+    );
     fn wait_to_write_back(
         &self,
         page: usize,
         may_wait: bool,
     ) -> core::result::Result<Option<WriteBack>, StillHeld>;
+    unsafe fn end_write_back_all(&self, begun: &mut dyn Iterator<Item = WriteBack>);
     unsafe fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>);
 }
 
@@ -49,12 +62,21 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
         self.map_file(bytes, rights)
     }
-    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
-        self.begin_fill(page, patience)
-    }
     unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         // SAFETY: the caller's promise.
         unsafe { self.end_fill(filling, read, used) }
+    }
+    fn begin_fill_all(
+        &self,
+        pages: Range<usize>,
+        patience: Patience,
+        begun: &mut dyn FnMut(Filling),
+    ) -> Halt {
+        self.begin_fill_all(pages, patience, begun)
+    }
+    unsafe fn end_fill_all(&self, fillings: &mut dyn Iterator<Item = (Filling, ReadResult, Use)>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_fill_all(fillings) }
     }
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling> {
         self.take_over(filling)
@@ -74,6 +96,17 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     }
     fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
         self.begin_write_back(page)
+    }
+    fn begin_write_back_all(
+        &self,
+        pages: &[usize],
+        begun: &mut dyn FnMut(usize, Option<WriteBack>),
+    ) {
+        self.begin_write_back_all(pages, begun);
+    }
+    unsafe fn end_write_back_all(&self, begun: &mut dyn Iterator<Item = WriteBack>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_write_back_all(begun) }
     }
     fn wait_to_write_back(
         &self,

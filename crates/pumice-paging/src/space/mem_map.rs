@@ -274,6 +274,11 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         self.frames.reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames))
     }
 
+    /// The flags of requests that wait for nothing.
+    fn at_once(&self) -> Gfp {
+        Gfp::NOWAIT & self.gfp | Gfp::ABOVE_LOW & self.gfp
+    }
+
     /// So many of those that were admitted were not taken of the zone.
     fn give_back(&self, frames: usize) {
         if frames > 0 {
@@ -392,8 +397,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     }
 
     fn get_any_at_once(&mut self) -> Option<Pfn> {
-        let now = Gfp::NOWAIT & self.gfp | Gfp::ABOVE_LOW & self.gfp;
-        if !self.admits(now, 1) {
+        if !self.admits(self.at_once(), 1) {
             return None;
         }
         let found = self.frames.map.zone.get_frame(cpu::current(), Want::Dirty);
@@ -401,6 +405,29 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             self.give_back(1);
         }
         found.map(|(frame, _zeroed)| frame)
+    }
+
+    fn get_many_at_once(&mut self, into: &mut [Pfn]) -> usize {
+        if into.len() < 2 || !self.admits(self.at_once(), into.len()) {
+            // There may be some.
+            for (found, place) in into.iter_mut().enumerate() {
+                let Some(frame) = self.get_any_at_once() else { return found };
+                *place = frame;
+            }
+            return into.len();
+        }
+        let cpu = cpu::current();
+        let mut found = self.frames.map.ledger().get_many(cpu, Want::Dirty, into);
+        while let Some(place) = into.get_mut(found) {
+            // The zone may grow.
+            let Some((frame, _zeroed)) = self.frames.map.zone.get_frame(cpu, Want::Dirty) else {
+                break;
+            };
+            *place = frame;
+            found += 1;
+        }
+        self.give_back(into.len() - found);
+        found
     }
 
     fn set_gfp(&mut self, gfp: Gfp) {

@@ -10,10 +10,11 @@
 //! - `fault`: the fault path, copying on write, prefaulting.
 //! - `crowd`: very many readers of a page.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
-//! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
+//! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies; `range`: guards of
+//!   pages in a row.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
 //! - [`mod@file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay;
-//!   `overwrite`: how they are written whole, and not read.
+//!   `overwrite`: how they are written whole, and not read; [`runs`]: pages in a row.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
@@ -102,9 +103,11 @@ mod model;
 #[doc(hidden)]
 pub mod models;
 mod overwrite;
+mod range;
 mod records;
 pub mod region;
 pub mod rss;
+pub mod runs;
 pub mod swap_in;
 pub mod swap_out;
 mod task;
@@ -124,6 +127,7 @@ pub use mem_map::{Frames, MemMap};
 /// The frames of a model, in their place.
 #[cfg(all(shuttle, any(test, feature = "fake")))]
 pub type Frames<'m> = models::Model;
+pub use range::ReadRange;
 pub use region::{ReadGuard, Region, WriteGuard};
 #[cfg(not(loom))]
 pub(crate) use swap_out::Transit;

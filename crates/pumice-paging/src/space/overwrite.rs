@@ -3,18 +3,22 @@
 //! A page that is in memory is held for writing, and written over. One that is not is claimed as for reading, but is
 //! not read: it gets a frame of unknown content, which is filled before the page's word names it. So the device is not
 //! asked, the frame is not zeroed, and nobody sees its old content. Threads that want the page meanwhile wait.
+//!
+//! Pages in a row that are not in memory are claimed, filled and installed together ([`super::runs`]).
 
 use super::error::Trap;
 use super::fault::Walked;
-use super::file::Noted;
+use super::file::{Noted, Patience};
 use super::region::{Page, Region, WriteGuard};
+use super::runs::{Arrivals, Near, RunFrames, RUN};
 use super::swap_in::{Claim, Use};
 use super::{Access, Result};
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::Evicted;
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
-use pumice_frames::sys::copy::copy_to_cold;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::copy::{copy_all_to_cold, copy_to_cold};
 
 impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     /// Makes all of a page equal to `bytes`, and returns a guard of it, without waiting for those of others; and
@@ -75,6 +79,56 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
         }
     }
 
+    /// As [`Region::try_overwrite`], of pages in a row, up to the first that is in memory, or for which there is no
+    /// frame at once. `are_there` is asked of the last of them, and `made_dirty` is told how many they are, while all
+    /// are held. How many; 0 where it has to be tried in that other way.
+    #[doc(hidden)]
+    pub fn try_overwrite_run(
+        &self,
+        page: usize,
+        bytes: &[u8],
+        are_there: impl Fn(usize) -> bool,
+        made_dirty: impl FnOnce(usize),
+    ) -> usize {
+        let task = self.task();
+        let most = (bytes.len() / FRAME_SIZE).min(self.pages().saturating_sub(page)).min(RUN);
+        let first = self.start() / FRAME_SIZE + page;
+        let (mut near, mut frames, mut claims) = (Near::NONE, RunFrames::NONE, [None; RUN]);
+        let mut len = 0;
+        for number in first..first + most {
+            let rest = (number..first + most, Patience::None);
+            match task.claim_next(&mut near, &mut frames, rest, Rights::WRITE) {
+                Ok(claim) => claims[len] = Some(claim),
+                Err(_) => break,
+            }
+            len += 1;
+        }
+        task.put_rest(&mut frames);
+        let claims = &claims[..len];
+        if len == 0 || !are_there(page + len - 1) {
+            claims.iter().flatten().for_each(|claim| task.give_up_claim(claim));
+            return 0;
+        }
+        let frames = claims.iter().flatten().map(|claim| {
+            let mut into = task.space.tables.source.bytes(claim.frame).cast::<Page>();
+            // SAFETY: the frame is this thread's alone until it is installed.
+            unsafe { into.as_mut() }
+        });
+        copy_all_to_cold(bytes.chunks_exact(FRAME_SIZE).zip(frames));
+        let mut came = Arrivals::new();
+        for claim in claims.iter().flatten() {
+            // Dirty at once: it is nowhere else.
+            let used = Use::Now(Rights::READ_WRITE);
+            if task.install_claimed(claim, (used, Noted::Dirty)) {
+                came.add(claim.ptep, claim.arrived(used));
+            }
+        }
+        task.tell_of(&came);
+        made_dirty(came.len());
+        task.let_go_of(&mut came);
+        len
+    }
+
     /// A guard for writing of a page that is in memory, or was never to be elsewhere. `None` where its word has become
     /// another.
     fn try_hold_as_it_is<'r>(
@@ -107,7 +161,6 @@ mod tests {
     use super::super::{MemMap, VmSpace};
     use super::*;
     use crate::page_table::Atomic;
-    use pumice_frames::addr::FRAME_SIZE;
     use pumice_frames::clear::Clearer;
     use pumice_frames::frame::Zone;
     use pumice_frames::sys::mem::Huge;

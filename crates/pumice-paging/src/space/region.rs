@@ -5,6 +5,7 @@
 //! | [`Region::translate`] | two loads | where the page was a moment ago |
 //! | [`Region::read_optimistic`] | four loads | words that were on the page together at one instant |
 //! | [`Region::read`], [`Region::write`] | two atomic operations | the page, in place, until the guard goes |
+//! | [`Region::read_range`] | two for each page, one walk | the same, of pages in a row |
 //! | [`Task::read_at`], [`Task::write_at`] | a guard for each page | a copy, each page of it whole |
 //!
 //! A huge page is translated by one load. A guard and an optimistic read of a page of it split it first.

@@ -20,6 +20,7 @@ use crate::page_table::entry::MAX_READERS;
 use crate::page_table::pager::LruPage;
 use crate::page_table::{Entry, FrameSource, State, TableOps};
 use pumice_frames::sys::lock::Backoff;
+use pumice_io::sync::atomic::AtomicU64;
 
 /// A page that is being written back, begun by [`Task::begin_write_back`], and to be ended once, in its space.
 #[derive(Debug)]
@@ -56,24 +57,40 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// One word says all: a page that is dirty is begun, or held.
+    /// As [`Task::begin_write_back`], by the page's word.
+    pub(super) fn begin_write_back_at(&self, ptep: &AtomicU64, page: usize) -> Option<WriteBack> {
+        match self.look_at_word(ptep, page) {
+            Seen::Begun(begun) => Some(begun),
+            Seen::Held | Seen::Nothing => None,
+        }
+    }
+
     fn look_to_write_back(&self, page: usize) -> Look<'_, F> {
         let Some(walked) = self.walk_if_there(page) else { return Look::Nothing };
+        match self.look_at_word(walked.ptep, page) {
+            Seen::Begun(begun) => Look::Begun(begun),
+            Seen::Held => Look::Held(walked),
+            Seen::Nothing => Look::Nothing,
+        }
+    }
+
+    /// One word says all: a page that is dirty is begun, or held.
+    fn look_at_word(&self, ptep: &AtomicU64, page: usize) -> Seen {
         let ops = &self.space.tables.ops;
-        let mut entry = ops.ptep_get(walked.ptep);
+        let mut entry = ops.ptep_get(ptep);
         loop {
             let is_there = matches!(entry.state(), State::Present | State::InTransit);
             if !is_there || !entry.dirty() {
-                return Look::Nothing;
+                return Seen::Nothing;
             }
             if entry.latch() >= MAX_READERS {
-                return Look::Held(walked);
+                return Seen::Held;
             }
             let begun = entry.with_state(State::Present).with_dirty(false);
-            match ops.ptep_cmpxchg(walked.ptep, entry, begun.with_latch(entry.latch() + 1)) {
+            match ops.ptep_cmpxchg(ptep, entry, begun.with_latch(entry.latch() + 1)) {
                 Ok(()) => {
                     let page = LruPage { page, frame: entry.frame() };
-                    return Look::Begun(WriteBack { page });
+                    return Seen::Begun(WriteBack { page });
                 }
                 Err(found) => entry = found,
             }
@@ -129,6 +146,13 @@ enum Look<'w, F: FrameSource> {
     /// By a guard for writing, or by as many readers as there can be.
     Held(Walked<'w, F>),
     /// Not in memory, or clean.
+    Nothing,
+}
+
+/// As [`Look`], without the walk.
+enum Seen {
+    Begun(WriteBack),
+    Held,
     Nothing,
 }
 

@@ -45,6 +45,33 @@ fn a_guard_that_is_forgotten_keeps_its_page_and_nothing_else() {
 }
 
 #[test]
+fn a_range_that_is_forgotten_keeps_its_pages_and_one_that_is_held_shows_them_when_unmapped() {
+    with_map(|map| {
+        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+        let (task, other) = (space.enter().expect("room"), space.enter().expect("room"));
+        let at = task.map(8 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+        task.write_at(at, &[5; 8 * FRAME_SIZE]).expect("room");
+        let region = task.region(at).expect("mapped");
+        std::mem::forget(region.read_range(1..3).expect("there"));
+        for page in 0..8 {
+            assert_eq!(region.try_write(page).is_err(), (1..3).contains(&page), "{page}");
+        }
+        let range = region.read_range(0..usize::MAX).expect("there");
+        assert_eq!(range.pages(), 0..8);
+        other.unmap(at, 8 * FRAME_SIZE).expect("mapped");
+        for _ in 0..50 {
+            let at = other.map(16 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+            other.write_at(at, &[6; 16 * FRAME_SIZE]).expect("room");
+            assert!(range.iter().all(|page| *page == [5; FRAME_SIZE]));
+            other.unmap(at, 16 * FRAME_SIZE).expect("mapped");
+        }
+        drop(range);
+        assert!(region.read_range(0..8).is_err(), "it is unmapped");
+        assert_eq!(space.anon_rss(), 2, "those of the forgotten one");
+    });
+}
+
+#[test]
 fn what_a_guard_shows_outlives_its_region() {
     with_map(|map| {
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");

@@ -3,6 +3,8 @@
 //! Invariants: no update is lost, a page that is clean is in the file as it is in memory, and no frame is lost.
 
 use super::*;
+use crate::page_table::pager::LruPage;
+use crate::space::runs::{Accessed, Near};
 use crate::space::write_back::WriteFailed;
 
 fn disk<'t>(task: &Task<'t, Model, Atomic>) -> &'static Disk {
@@ -29,6 +31,25 @@ fn add_noting(task: &Task<'_, Model, Atomic>, at: usize) {
     };
     let value = u64::from_ne_bytes(guard[..8].try_into().expect("eight bytes"));
     guard[..8].copy_from_slice(&(value + 1).to_ne_bytes());
+}
+
+/// Evicts a page in one step, as reclaim does.
+fn evict_at_once(task: &Task<'_, Model, Atomic>, at: usize) -> bool {
+    let page = at / PAGE;
+    let to = || Some(Evicted::Shadow(7));
+    task.mapped(page).is_some_and(|frame| {
+        let page = LruPage { page, frame };
+        task.evict_at_once(&mut Near::NONE, page, Accessed::IsNothing, to)
+    })
+}
+
+/// Writes a page whole, with this first word, where it is not in memory. Whether it did.
+fn overwrite(task: &Task<'_, Model, Atomic>, at: usize, value: u64) -> bool {
+    let region = task.region(at).expect("mapped");
+    let mut bytes = [0; PAGE];
+    bytes[..8].copy_from_slice(&value.to_ne_bytes());
+    let page = (at - region.start()) / PAGE;
+    region.try_overwrite_run(page, &bytes, |_| true, |many| assert!(many <= 1)) == 1
 }
 
 fn write_back(task: &Task<'_, Model, Atomic>, at: usize) {
@@ -61,7 +82,7 @@ mod loom_models {
     }
 
     fn fill(task: &Task<'_, Model, Atomic>, at: usize) {
-        disk(task).fill(task, at / PAGE);
+        disk(task).fill(task, at / PAGE..at / PAGE + 1);
     }
 
     fn fail(task: &Task<'_, Model, Atomic>, at: usize) {
@@ -100,6 +121,47 @@ mod loom_models {
     #[test]
     fn loom_eviction_and_a_guard() {
         race(clean, evict, add_noting, |task, at| check(task, at, 2));
+    }
+
+    fn evict_now(task: &Task<'_, Model, Atomic>, at: usize) {
+        evict_at_once(task, at);
+    }
+
+    #[test]
+    fn loom_eviction_at_once_and_a_guard() {
+        race(clean, evict_now, add_noting, |task, at| check(task, at, 2));
+    }
+
+    #[test]
+    fn loom_eviction_at_once_and_in_transit() {
+        race(clean, evict_now, evict, |task, at| check(task, at, 1));
+    }
+
+    #[test]
+    fn loom_eviction_at_once_and_write_back() {
+        race(add_noting, write_back, evict_now, |task, at| check(task, at, 1));
+    }
+
+    #[test]
+    fn loom_eviction_at_once_and_a_range() {
+        race(clean, evict_now, read_range, |task, at| check(task, at, 1));
+    }
+
+    fn read_range(task: &Task<'_, Model, Atomic>, at: usize) {
+        let region = task.region(at).expect("mapped");
+        let range = region.read_range(0..1).expect("mapped");
+        assert_eq!(range[0][..8], 1u64.to_ne_bytes());
+    }
+
+    #[test]
+    fn loom_a_page_written_whole_and_a_guard() {
+        // The guard adds before, and that is written over or not in the file yet; or after.
+        race(
+            nothing,
+            |task, at| drop(overwrite(task, at, 5)),
+            add_noting,
+            |task, at| assert!(matches!(word(task, at), Ok(1 | 6)), "{:?}", word(task, at)),
+        );
     }
 
     #[test]
@@ -160,8 +222,13 @@ mod shuttle_models {
                     for _ in 0..6 {
                         let page = thread_rng().gen_range(0..PAGES);
                         let at = at + page * PAGE;
-                        match thread_rng().gen_range(0..6) {
-                            0 => disk(&task).fill(&task, at / PAGE),
+                        match thread_rng().gen_range(0..8) {
+                            0 => {
+                                let all = at / PAGE - page..at / PAGE - page + PAGES;
+                                disk(&task).fill(&task, at / PAGE..all.end);
+                            }
+                            6 => drop(evict_at_once(&task, at)),
+                            7 => read_range(&task, at - page * PAGE, page, added),
                             1 => drop(task.evict_clean(at / PAGE, Evicted::Shadow(7))),
                             2 | 3 => {
                                 add_noting(&task, at);
@@ -185,6 +252,28 @@ mod shuttle_models {
         }
         drop(task);
         shared.end();
+    }
+
+    /// Pages in a row have what was added to them before, also while they are held.
+    fn read_range(
+        task: &Task<'_, Model, Atomic>,
+        at: usize,
+        first: usize,
+        added: &[AtomicU64; PAGES],
+    ) {
+        let region = task.region(at).expect("mapped");
+        let before: Vec<u64> = added.iter().map(|added| added.load(Ordering::SeqCst)).collect();
+        let word = |page: &crate::space::region::Page| {
+            u64::from_ne_bytes(page[..8].try_into().expect("eight bytes"))
+        };
+        let range = region.read_range(first..PAGES).expect("mapped");
+        let words: Vec<u64> = range.iter().map(word).collect();
+        assert_eq!(range.pages(), first..first + words.len());
+        for (page, had) in range.pages().zip(&words) {
+            assert!(*had >= before[page], "{had} of {} on page {page}", before[page]);
+        }
+        thread::yield_now();
+        assert!(range.iter().map(word).eq(words), "nobody writes to them meanwhile");
     }
 
     /// All that was written before this began is in the file when it is over, unless somebody else is writing it there.
