@@ -48,8 +48,6 @@ const ENOUGH_SAMPLES: u64 = 2;
 const ENOUGH_SAMPLES_SPARSE: u64 = 4;
 /// A class that is taken for dense because its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
-/// A class whose runs have fewer pages on average than one in eight blocks is not worth retaining any.
-const LEAST_RETAINED: u64 = (1 << MEAN_BITS) / (8 * BLOCK_FRAMES as u64);
 /// Requests that the first growth of a run lets be served as if they were to grow...
 const CREDIT_OF_GROWTH: u64 = 2;
 /// ... and the most of them.
@@ -221,10 +219,18 @@ impl Classes {
         }
     }
 
-    /// Whether freed memory of a class is likely to have enough pages to be worth counting them.
+    /// Whether freed memory of a class is likely to be asked for again as it is, or to be cleared, and has enough pages
+    /// to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        self.density(frames) == Density::Sparse && mean_in(word, MEAN) >= LEAST_RETAINED
+        let is_some = share_in(word) > 0 || self.is_clearing_cheaper(frames);
+        let is_kept = word & ZERO == 0 || self.is_held(frames) || self.is_clearing_cheaper(frames);
+        is_some && is_kept && self.density(frames) == Density::Sparse
+    }
+
+    /// Whether a request of a sparse class may get blocks in which pages stayed.
+    pub(super) fn may_have_retained(&self, frames: usize, content: Content) -> bool {
+        content == Content::Any || self.is_clearing_cheaper(frames)
     }
 
     /// Whether requests of a class touch more on average than one page for each that could be cleared in the time of a
@@ -429,15 +435,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sparse_is_worth_retaining() {
+    fn what_is_sparse_is_worth_retaining_unless_all_of_it_would_be_cleared() {
         let classes = Classes::new();
         assert!(!classes.is_worth_retaining(1000), "not known");
         classes.learn(1000, 30, 1000);
         assert!(classes.is_worth_retaining(1000));
+        classes.note_content(1000, Content::Zero);
+        assert!(!classes.is_worth_retaining(1000), "zeros are asked for, and little is touched");
+        classes.note_content(2000, Content::Zero);
+        classes.learn(2000, 200, 2000);
+        assert!(classes.is_worth_retaining(2000), "faults cost more");
         classes.learn(5000, 5000, 5000);
         assert!(!classes.is_worth_retaining(5000), "dense");
-        classes.learn(300_000, 1, 300_000);
-        assert!(!classes.is_worth_retaining(300_000), "next to nothing");
+        classes.learn(30_000, 1, 30_000);
+        assert!(!classes.is_worth_retaining(30_000), "next to nothing");
     }
 
     #[test]

@@ -69,6 +69,8 @@ const FEW_WRITTEN: usize = PLACES / 4;
 const FIRST_BYTES: usize = 64;
 /// Bytes of a page that are copied at a time: little, on somebody's stack.
 const PIECE: usize = 1024;
+/// Pages of which all bytes are looked at, at most.
+const WHOLE_PAGES: usize = 4;
 /// Pages of a huge page that are looked at where a program has advised to use them.
 const PAGES_OF_HUGE: usize = 16;
 /// The mark, but for the place's address: a number like any other.
@@ -396,27 +398,25 @@ impl Heap {
     ) -> Result<Looked, Errno> {
         let places = places(word & ADDRESS, witness.frames.load(Ordering::Relaxed));
         let is_marked = |nth: usize| word >> MARKED >> nth & 1 != 0;
-        // Where nothing is, there is nothing to copy.
-        let is_there = |nth: usize| is_marked(nth) || self.is_there(zone, places[nth]);
+        // Where nothing is, nothing was written, or it was given back.
+        let is_there = |nth: usize| self.is_there(zone, places[nth]);
         let mut looked = Looked { written: 0, left: array::from_fn(is_there) };
-        let is_huge = word & IS_HUGE != 0;
+        let is_huge = word & IS_HUGE != 0 && witness.frames.load(Ordering::Relaxed) >= BLOCK_FRAMES;
         let mut bytes = [[0; FIRST_BYTES]; PLACES];
         mem::copy_own(places, looked.left, &mut bytes)?;
         looked.note(|nth| match is_marked(nth) {
             true => bytes[nth][..size_of::<u64>()] != mark(places[nth]).to_ne_bytes(),
             false => is_huge && zone.kind == ZoneKind::Demand || bytes[nth] != [0; FIRST_BYTES],
         });
-        let others = if is_huge && zone.kind == ZoneKind::Ready { 1..PAGES_OF_HUGE } else { 0..0 };
-        for page in others {
-            if !looked.is_enough() {
-                let pages = places.map(|place| in_same_block(place, page));
-                let wanted = array::from_fn(|nth| looked.left[nth] && !is_marked(nth));
-                mem::copy_own(pages, wanted, &mut bytes)?;
-                looked.note(|nth| wanted[nth] && bytes[nth] != [0; FIRST_BYTES]);
-            }
+        if is_huge && zone.kind == ZoneKind::Ready && !looked.is_enough() {
+            let left = array::from_fn(|nth| looked.left[nth] && !is_marked(nth));
+            self.look_at_huge(zone, places, left, &mut looked)?;
         }
-        for (nth, page) in places.into_iter().enumerate() {
-            if looked.left[nth] && !looked.is_enough() {
+        let left = looked.left;
+        for (nth, page) in
+            places.into_iter().enumerate().filter(|(nth, _)| left[*nth]).take(WHOLE_PAGES)
+        {
+            if !looked.is_enough() {
                 let before =
                     if is_marked(nth) { witness.sums[nth].load(Ordering::Relaxed) } else { 0 };
                 let is_written = sum_of_page(page)? != before;
@@ -426,11 +426,33 @@ impl Heap {
         Ok(looked)
     }
 
-    /// Whether a page is resident: to look at one that is not would bring it.
+    /// Looks at other pages of those huge pages that are there in one piece.
+    fn look_at_huge(
+        &self,
+        zone: &PoolZone,
+        places: [usize; PLACES],
+        left: [bool; PLACES],
+        looked: &mut Looked,
+    ) -> Result<(), Errno> {
+        let is_whole = |place: usize| {
+            let start = (place & !(BLOCK_SIZE - 1)) as *mut u8;
+            self.resident(zone, start, BLOCK_SIZE) == Some(BLOCK_FRAMES)
+        };
+        let left: [bool; PLACES] = array::from_fn(|nth| left[nth] && is_whole(places[nth]));
+        let mut bytes = [[0; FIRST_BYTES]; PLACES];
+        for page in 1..PAGES_OF_HUGE {
+            if !looked.is_enough() {
+                mem::copy_own(places.map(|place| in_same_block(place, page)), left, &mut bytes)?;
+                looked.note(|nth| left[nth] && bytes[nth] != [0; FIRST_BYTES]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a page is resident: to look at one that is not would bring it, or wait for the program to bring it
+    /// (userfaultfd(2)).
     fn is_there(&self, zone: &PoolZone, place: usize) -> bool {
-        let at = place as *mut u8;
-        let is_ready = zone.pfn(at).is_some_and(|pfn| zone.ledger().block(pfn.block()).ready());
-        is_ready || self.resident(zone, at, FRAME_SIZE) != Some(0)
+        self.resident(zone, place as *mut u8, FRAME_SIZE) != Some(0)
     }
 }
 

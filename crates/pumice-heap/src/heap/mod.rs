@@ -53,7 +53,6 @@ use core::time::Duration;
 
 use ahead::Ahead;
 use classes::Classes;
-use cleared::Cleared;
 use demand::Lessons;
 use footprint::Footprint;
 use held::Held;
@@ -139,7 +138,6 @@ pub struct Heap {
     zones: Zones,
     classes: Classes,
     lessons: Lessons,
-    cleared: Cleared,
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
@@ -192,7 +190,6 @@ impl Heap {
             zones,
             classes: Classes::new(),
             lessons: Lessons::new(),
-            cleared: Cleared::new(),
             verify,
             ahead: Ahead::new(),
             footprint: Footprint::new(),

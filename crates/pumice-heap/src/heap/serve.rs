@@ -123,6 +123,7 @@ impl Heap {
         let from_ready = from_ready || there.is_some();
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
+            && self.classes.may_have_retained(frames, content)
             && !is_sample
             && !from_ready
             && self.may_reuse_retained(frames);
@@ -189,11 +190,7 @@ impl Heap {
         content: Content,
         keeps: Keeps,
     ) -> Option<Run> {
-        let want = match (content, zone.kind, keeps) {
-            // To clear the pages that stayed costs less than others' faults.
-            (_, ZoneKind::Demand, Keeps::Pages) | (Content::Any, ..) => Want::Dirty,
-            (Content::Zero, ..) => Want::Zeroed,
-        };
+        let want = if content == Content::Zero { Want::Zeroed } else { Want::Dirty };
         let (blocks, tail) = blocks_and_tail(frames);
         let ledger = &zone.ledger();
         if blocks == 0 {

@@ -81,6 +81,30 @@ fn zeros_that_are_now_and_then_filled_stay_for_the_next() {
     assert!(after - before < fills / 4, "{} of {fills}", after - before);
 }
 
+/// Many runs within a block at a time, a few of whose pages are touched, at random: each has its own pages alone.
+#[test]
+fn zeros_within_a_block_do_not_gather_pages() {
+    let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+    let (size, pages) = (1 << 20, 256);
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut some = || {
+        let at = get(heap, size, Content::Zero);
+        for _ in 0..12 {
+            // SAFETY: allocated a moment ago.
+            unsafe { at.add(random.usize(..pages) * FRAME_SIZE).write(1) };
+        }
+        at
+    };
+    let mut held: Vec<_> = (0..100).map(|_| some()).collect();
+    for nth in 0..2000 {
+        free(heap, held[nth % 100]);
+        held[nth % 100] = some();
+    }
+    let there: usize = held.iter().map(|&at| resident(heap, at, size)).sum();
+    assert!(there < 100 * 12 * 2, "{there} pages");
+    held.into_iter().for_each(|at| free(heap, at));
+}
+
 #[test]
 fn what_is_touched_here_and_there_stays_for_the_next() {
     // To look for zeros has all of it faulted in.
@@ -97,7 +121,11 @@ fn what_is_touched_here_and_there_stays_for_the_next() {
         get_and_free(Content::Any, 16);
     }
     assert_eq!(get_and_free(Content::Any, 16), size / FRAME_SIZE / 16, "the pages are there");
-    assert!(get_and_free(Content::Zero, 16) > 0, "zeros find them, too");
+    assert_eq!(
+        get_and_free(Content::Zero, 16),
+        0,
+        "zeros begin with nothing: pages here and there go"
+    );
     decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0, "and it does not stay for long");
     assert!(!heap.retained.is_any());
