@@ -73,6 +73,12 @@ fn memory_that_is_kept_and_hardly_touched_costs_what_is_touched() {
     }
 }
 
+#[test]
+fn memory_that_a_program_faults_in_itself_is_touched_by_nobody_else() {
+    let program = compile("defects/missing");
+    compare_success(&[Mode::Verify, Mode::Small], &program, &[], b"");
+}
+
 /// Where the heap does not have all of it from the start.
 #[test]
 fn what_was_set_on_memory_from_before_the_heap_stays_when_it_grows() {
