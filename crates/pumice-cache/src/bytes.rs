@@ -1,5 +1,7 @@
 //! A file's bytes by copies, and pages that are written whole.
 
+use core::ops::Range;
+
 use super::error::{CacheError, Result};
 use super::view::View;
 use pumice_frames::addr::FRAME_SIZE;
@@ -66,11 +68,12 @@ impl View<'_, '_> {
             // It is made in a copy of each page.
             return Ok(0);
         }
-        let made_dirty = |many: usize| {
-            // Pages after these are marked, too, where one was unmapped: that says where to look only.
-            self.file.dirty.add_all(page..page + many.max(1), many);
+        let made_dirty = |pages: Range<usize>, many: usize| {
+            // Pages among these that were unmapped are marked, too: that says where to look only.
+            self.file.dirty.add_all(pages, many);
             self.task.cache.made_dirty();
         };
+        let bytes = &bytes[..bytes.len().min(self.most_at_once() * FRAME_SIZE)];
         Ok(self.region.try_overwrite_run(page, bytes, |last| self.file.is_there(last), made_dirty))
     }
 

@@ -191,14 +191,21 @@ impl<'t, 'c> View<'t, 'c> {
     /// # Errors
     /// As [`View::read`], for the first page.
     pub fn read_range(&self, pages: Range<usize>) -> Result<RangeRef<'_, 'c>> {
-        let first = self.read(pages.start)?;
-        let most = (self.task.cache.files.settings.frames / 16).max(1);
-        let end = pages.end.min(pages.start.saturating_add(most)).min(self.pages());
-        let range = self.region.range_from(first, pages.start..end);
-        if range.pages().any(|page| self.pattern.is_trigger(page)) {
-            self.read_on();
+        let end = pages.end.min(pages.start.saturating_add(self.most_at_once())).min(self.pages());
+        let range = || Ok(self.region.range_from(self.read(pages.start)?, pages.start..end));
+        let had = range()?;
+        if !had.pages().any(|page| self.pattern.is_trigger(page)) {
+            return Ok(had);
         }
-        Ok(range)
+        // No page is waited for while others are held.
+        drop(had);
+        self.read_on();
+        range()
+    }
+
+    /// Pages that one call has at a time.
+    pub(crate) fn most_at_once(&self) -> usize {
+        (self.task.cache.files.settings.frames / 16).max(1)
     }
 
     #[cold]

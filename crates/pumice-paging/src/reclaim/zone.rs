@@ -454,11 +454,13 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// Whether so much has changed that what is known of free frames may be wrong by a quarter of the way from min to
     /// low; or in a large zone by a 64th of it, so that a count, which looks at all of it, costs each frame as much as
-    /// in a small one. A reclaimer counts before it begins.
+    /// in a small one, but not by more than the half of the way from low to high. A reclaimer counts before it begins.
     fn is_out_of_date(&self, frames: usize) -> bool {
         let changed = self.changed.fetch_add(frames, Ordering::Relaxed) + frames;
-        let (min, low) = (self.min.load(Ordering::Relaxed), self.low.load(Ordering::Relaxed));
-        changed > (low.saturating_sub(min) / 4).max(self.frames() / 64)
+        let level = |mark: &AtomicUsize| mark.load(Ordering::Relaxed);
+        let (min, low, high) = (level(&self.min), level(&self.low), level(&self.high));
+        let in_large = (self.frames() / 64).min(high.saturating_sub(low) / 2);
+        changed > (low.saturating_sub(min) / 4).max(in_large)
     }
 
     pub(super) fn set_pressure(&self) -> Pressure {

@@ -357,3 +357,34 @@ fn a_page_is_what_it_is_when_its_entry_is_asked_and_not_when_it_was_looked_up() 
             .all(|entry| matches!(bytes(entry), Err(VmError::Unmapped(_)))));
     });
 }
+
+/// A look that fails lets go of the VMA that holds the table of the look before: that table may be somebody's page next.
+#[test]
+fn a_look_that_fails_forgets_the_table_that_was_near() {
+    let zone = zone();
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let (task, other) = (space.enter().expect("frames"), space.enter().expect("frames"));
+    let [one, two] = [0; 2].map(|_| {
+        let at = other.map(PAGE, Rights::READ_WRITE).expect("room");
+        other.write_at(at, &[1]).expect("mapped");
+        at
+    });
+    let mut near = super::runs::Near::NONE;
+    assert_eq!(task.test_and_clear_young_near(&mut near, one / PAGE), Some(true));
+    other.unmap(two, PAGE).expect("mapped");
+    assert_eq!(task.test_and_clear_young_near(&mut near, two / PAGE), None);
+    other.unmap(one, PAGE).expect("mapped");
+    // All frames that are free, with bytes that look like the word of a page.
+    const LIKE_WORDS: u8 = 0x85;
+    let at = other.map(1900 * PAGE, Rights::READ_WRITE).expect("room");
+    let pages = (0..1900).map(|page| at + page * PAGE);
+    let written: Vec<_> =
+        pages.take_while(|&page| other.write_at(page, &[LIKE_WORDS; PAGE]).is_ok()).collect();
+    assert_eq!(task.test_and_clear_young_near(&mut near, one / PAGE), None);
+    let mut bytes = [0; PAGE];
+    for page in written {
+        other.read_at(page, &mut bytes).expect("mapped");
+        assert!(bytes.iter().all(|&byte| byte == LIKE_WORDS), "a byte was changed");
+    }
+}

@@ -6,6 +6,8 @@
 //!
 //! Pages in a row that are not in memory are claimed, filled and installed together ([`super::runs`]).
 
+use core::ops::Range;
+
 use super::error::Trap;
 use super::fault::Walked;
 use super::file::{Noted, Patience};
@@ -88,7 +90,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
         page: usize,
         bytes: &[u8],
         are_there: impl Fn(usize) -> bool,
-        made_dirty: impl FnOnce(usize),
+        made_dirty: impl FnOnce(Range<usize>, usize),
     ) -> usize {
         let task = self.task();
         let most = (bytes.len() / FRAME_SIZE).min(self.pages().saturating_sub(page)).min(RUN);
@@ -124,7 +126,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
             }
         }
         task.tell_of(&came);
-        made_dirty(came.len());
+        made_dirty(page..page + len, came.len());
         task.let_go_of(&mut came);
         len
     }

@@ -58,12 +58,16 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// As [`Region::read_range`], from a page on that there is a guard of.
+    ///
+    /// # Panics
+    /// If another task has the guard: its space's frames may be others.
     #[doc(hidden)]
     pub fn range_from<'r>(
         &'r self,
         first: ReadGuard<'r, F, T>,
         pages: Range<usize>,
     ) -> ReadRange<'r, F, T> {
+        assert!(core::ptr::eq(first.task, self.task()), "a guard of another task's");
         let start = pages.start;
         let mut range = ReadRange { first, pages: start..start + 1, rest: None, number: 0 };
         let end = pages.end.min(self.pages());

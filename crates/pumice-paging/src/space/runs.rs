@@ -5,8 +5,9 @@
 //! is done once for a run: the walk to the table ([`Near`]), frames, counts, and the pager's record.
 //!
 //! # Invariants
-//! - A table that a walk has found is its granule's table for as long as the task holds the VMA. While there is a
-//!   [`Near`], the task does nothing else that walks; after that it takes a new one.
+//! - A table that a walk has found is its granule's table for as long as the task holds the VMA. Each walk of the task
+//!   may hold another, also one that fails. So a [`Near`] is empty before its task walks, and nothing else of the task
+//!   walks while it is not.
 //! - Pages of a run are latched while the pager is told of them, and let go together. Nothing is waited for meanwhile,
 //!   and no code of others runs.
 //! - A clean page goes from *Present* to *Shadow* in one step where nobody has it. No bytes are read after that, so
@@ -24,6 +25,7 @@ use crate::page_table::pager::{Arrived, Evicted, LruPage, ReadResult};
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
 use pumice_frames::addr::Pfn;
+use pumice_frames::frame::Gfp;
 use pumice_io::sync::atomic::AtomicU64;
 
 /// Pages of a run that are handled at once at most.
@@ -42,15 +44,16 @@ impl<F: FrameSource> Near<F> {
     /// A page's word, if it is in that table.
     #[inline(always)]
     fn word<'t>(&self, page: usize) -> Option<&'t AtomicU64> {
-        if page >> F::TABLE_BITS != self.granule {
-            return None;
-        }
-        Some(self.leaf?.entry(page))
+        let leaf = self.leaf.filter(|_| page >> F::TABLE_BITS == self.granule)?;
+        Some(leaf.entry(page))
     }
 
-    fn note<'t>(&mut self, walked: &Walked<'t, F>) -> &'t AtomicU64 {
+    /// The word that a walk finds. The table that was known is not used any more: the walk may let go of its VMA.
+    fn find<'t>(&mut self, walk: impl FnOnce() -> Option<Walked<'t, F>>) -> Option<&'t AtomicU64> {
+        self.leaf = None;
+        let walked = walk()?;
         (self.granule, self.leaf) = (walked.page >> F::TABLE_BITS, Some(walked.leaf));
-        walked.ptep
+        Some(walked.ptep)
     }
 }
 
@@ -124,20 +127,26 @@ pub(super) struct Claimed<'t> {
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
-    /// A page's word, with a table for it.
+    /// A page's word, with a table for it. Without patience nobody is waited for, and no code of others runs, where
+    /// there is no frame for a table: other pages are claimed.
     #[inline]
-    pub(super) fn walk_near<'t>(
+    fn walk_near<'t>(
         &'t self,
         near: &mut Near<F>,
         page: usize,
+        patience: Patience,
     ) -> Option<&'t AtomicU64> {
-        near.word(page).or_else(|| Some(near.note(&self.walk(page).ok()?)))
+        let walk = || {
+            let _scope = matches!(patience, Patience::None).then(|| self.gfp_scope(Gfp::NOWAIT));
+            self.walk(page).ok()
+        };
+        near.word(page).or_else(|| near.find(walk))
     }
 
     /// A page's word, if there is a table for it. A huge page is split.
     #[inline]
     fn walk_near_if_there<'t>(&'t self, near: &mut Near<F>, page: usize) -> Option<&'t AtomicU64> {
-        near.word(page).or_else(|| Some(near.note(&self.walk_if_there(page)?)))
+        near.word(page).or_else(|| near.find(|| self.walk_if_there(page)))
     }
 
     /// How many pages from one on can be claimed, of those in its table, as it looks.
@@ -160,7 +169,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ) -> Result<Claimed<'_>, Halt> {
         let page = pages.start;
         let ops = &self.space.tables.ops;
-        let ptep = self.walk_near(near, page).ok_or(Halt::InMemory)?;
+        let ptep = self.walk_near(near, page, patience).ok_or(Halt::InMemory)?;
         let mut entry = ops.ptep_get(ptep);
         let from = Evicted::of(entry).ok_or(Halt::InMemory)?;
         if entry.latch() != 0 {
@@ -230,10 +239,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         halt
     }
 
-    /// As [`Task::end_fill`], of pages that are best in a row.
+    /// As [`Task::end_fill`], of pages of one region that are best in a row.
     ///
     /// # Safety
-    /// As there, of each.
+    /// As there, of each. One region: the words of pages that have come are used when later ones have been walked to.
     pub(crate) unsafe fn end_fill_all(
         &self,
         fillings: &mut dyn Iterator<Item = (Filling, ReadResult, Use)>,
@@ -371,9 +380,14 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let ops = &self.space.tables.ops;
         let ptep = match near.word(page) {
             Some(ptep) => ptep,
-            // The pages of a huge one have no words.
-            None if self.is_huge(page) => return self.test_and_clear_young(page),
-            None => near.note(&self.walk_if_there(page)?),
+            None => {
+                *near = Near::NONE;
+                if self.is_huge(page) {
+                    // Its pages have no words.
+                    return self.test_and_clear_young(page);
+                }
+                near.find(|| self.walk_if_there(page))?
+            }
         };
         let entry = ops.ptep_get(ptep);
         (entry.state() == State::Present)

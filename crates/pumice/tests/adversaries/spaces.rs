@@ -201,3 +201,18 @@ fn a_region_that_finds_no_tables_takes_no_frames() {
         assert_eq!(byte[0], if slot == 699 { 7 } else { 0 });
     }
 }
+
+/// It is hidden, and safe: a guard of another space's page is refused.
+#[test]
+#[should_panic(expected = "another task's")]
+fn a_range_goes_on_from_a_guard_of_its_own_space() {
+    let zone = Zone::new(256 * FRAME_SIZE, 1, Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
+    let spaces = [0; 2].map(|_| VmSpace::new(map.frames(), Atomic).expect("frames"));
+    let tasks = spaces.each_ref().map(|space| space.enter().expect("frames"));
+    let [one, two] = tasks.each_ref().map(|task| {
+        let at = task.map(8 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+        task.region(at).expect("mapped")
+    });
+    drop(two.range_from(one.read(0).expect("a frame"), 0..8));
+}
