@@ -358,7 +358,7 @@ fn a_page_is_what_it_is_when_its_entry_is_asked_and_not_when_it_was_looked_up() 
     });
 }
 
-/// A look that fails lets go of the VMA that holds the table of the look before: that table may be somebody's page next.
+/// A look that fails lets go of the VMA that holds the table of the look before: that table may become a page.
 #[test]
 fn a_look_that_fails_forgets_the_table_that_was_near() {
     let zone = zone();
@@ -370,7 +370,7 @@ fn a_look_that_fails_forgets_the_table_that_was_near() {
         other.write_at(at, &[1]).expect("mapped");
         at
     });
-    let mut near = super::runs::Near::NONE;
+    let mut near = Near::NONE;
     assert_eq!(task.test_and_clear_young_near(&mut near, one / PAGE), Some(true));
     other.unmap(two, PAGE).expect("mapped");
     assert_eq!(task.test_and_clear_young_near(&mut near, two / PAGE), None);
