@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::vec::Vec;
 
 use super::disk::Disk;
+use super::runs::Near;
 use super::tests::{byte, taken, with_pager, with_space};
 use super::*;
 use crate::page_table::pager::{Evicted, LruPage, Page, Pager, ReadResult, SpaceId};

@@ -49,7 +49,7 @@ fn overwrite(task: &Task<'_, Model, Atomic>, at: usize, value: u64) -> bool {
     let mut bytes = [0; PAGE];
     bytes[..8].copy_from_slice(&value.to_ne_bytes());
     let page = (at - region.start()) / PAGE;
-    region.try_overwrite_run(page, &bytes, |_| true, |many| assert!(many <= 1)) == 1
+    region.try_overwrite_run(page, &bytes, |_| true, |_, many| assert!(many <= 1)) == 1
 }
 
 fn write_back(task: &Task<'_, Model, Atomic>, at: usize) {
