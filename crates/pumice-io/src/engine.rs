@@ -128,6 +128,7 @@ pub struct Completion {
 /// - [`Engine::next`] names a request's token once, and only when nothing touches its memory any more. Nothing touches
 ///   that of a request that [`Engine::submit`] refused.
 /// - Dropping the engine waits until nothing touches the memory of those in flight.
+/// - Neither [`Engine::submit`] nor dropping the engine unwinds while something may touch a request's memory.
 pub unsafe trait Engine {
     /// Requests it takes at a time.
     fn depth(&self) -> usize;

@@ -92,7 +92,7 @@ fn measure<R: Registrar>(
         // SAFETY: mapped until after it is let go.
         unsafe { pool.registrar().register(fresh.at, len) }.map_err(|error| refused(&error))?;
         let mmap_s = begun.elapsed().as_secs_f64();
-        // SAFETY: registered above.
+        // SAFETY: registered above, and nobody has been told of it.
         unsafe { pool.registrar().unregister(fresh.at, len) };
         drop(fresh);
 

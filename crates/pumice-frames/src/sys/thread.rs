@@ -124,7 +124,8 @@ pub unsafe fn exit() -> ! {
     }
 }
 
-/// Every signal blocked for the calling thread until this is dropped, by that thread.
+/// Every signal blocked for the calling thread until this is dropped, by that thread. Of several, the last one made is
+/// to be dropped first: each brings back the mask that it found.
 ///
 /// Where a thread meets a fault meanwhile, the kernel ends the process: so it must have stack enough. Its stack may be
 /// one that a handler makes grow, or its handler may leave what overflows it by `longjmp`.
