@@ -1,17 +1,19 @@
 //! A slot's file: made, sealed, populated, ended. The order is the [module](super)'s.
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 
 use rustix::fs::{
-    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, MemfdFlags,
-    OFlags, SealFlags,
+    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, readlinkat,
+    MemfdFlags, OFlags, SealFlags, CWD,
 };
 use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 
 use super::pages::PageKind;
+use super::snapshot::SnapshotName;
 use pumice_frames::sys::mem;
 
 /// Set when the file is made, and all it ever has (`F_SEAL_EXEC` comes from `MFD_NOEXEC_SEAL`).
@@ -32,7 +34,11 @@ pub struct SlotFile {
     bytes: u64,
     inode: Inode,
     owner: u32,
+    snapshot: Option<SnapshotName>,
 }
+
+/// The name of its file, for people; that of a snapshot comes after a colon.
+const NAME: &str = "pumice-slot";
 
 /// The identity of a file: device and number.
 type Inode = (u64, u64);
@@ -43,6 +49,18 @@ impl SlotFile {
     /// # Errors
     /// As memfd_create(2); `InvalidInput` where `bytes` is 0 or no multiple of the pages' granule.
     pub fn create(bytes: u64, pages: PageKind) -> io::Result<SlotFile> {
+        SlotFile::create_for(None, bytes, pages)
+    }
+
+    /// The same for the content of a snapshot, which the file's name says from then on.
+    ///
+    /// # Errors
+    /// As [`SlotFile::create`].
+    pub fn create_for(
+        snapshot: Option<SnapshotName>,
+        bytes: u64,
+        pages: PageKind,
+    ) -> io::Result<SlotFile> {
         if bytes == 0 || bytes % pages.granule() != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -52,16 +70,21 @@ impl SlotFile {
             PageKind::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let name = match snapshot {
+            Some(snapshot) => format!("{NAME}:{snapshot}"),
+            None => NAME.to_owned(),
+        };
+        let name = CString::new(name)?;
         // Linux before 6.3 does not know NOEXEC_SEAL.
-        let descriptor = match memfd_create(c"pumice-slot", flags | MemfdFlags::NOEXEC_SEAL) {
-            Err(Errno::INVAL) => memfd_create(c"pumice-slot", flags)?,
+        let descriptor = match memfd_create(&name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(&name, flags)?,
             made => made?,
         };
         ftruncate(&descriptor, bytes)?;
         fcntl_add_seals(&descriptor, SEALS)?;
         let status = fstat(&descriptor)?;
         let inode = (status.st_dev, status.st_ino);
-        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid })
+        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid, snapshot })
     }
 
     /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
@@ -84,7 +107,8 @@ impl SlotFile {
             Ok(status) if status.st_size > 0 => {
                 let inode = (status.st_dev, status.st_ino);
                 let (bytes, owner) = (status.st_size as u64, status.st_uid);
-                Ok(SlotFile { descriptor, bytes, inode, owner })
+                let snapshot = snapshot_of(&descriptor);
+                Ok(SlotFile { descriptor, bytes, inode, owner, snapshot })
             }
             _ => Err(descriptor),
         }
@@ -105,6 +129,11 @@ impl SlotFile {
         self.owner
     }
 
+    /// The snapshot whose content it was made for.
+    pub fn snapshot(&self) -> Option<SnapshotName> {
+        self.snapshot
+    }
+
     /// Ends it: its memory goes back to the kernel, pages of it that are mapped raise SIGBUS.
     ///
     /// # Errors
@@ -117,6 +146,14 @@ impl SlotFile {
     pub fn into_descriptor(self) -> OwnedFd {
         self.descriptor
     }
+}
+
+/// The snapshot that a slot's name says. Nobody but its maker could give it the name.
+fn snapshot_of(file: &OwnedFd) -> Option<SnapshotName> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = readlinkat(CWD, path, Vec::new()).ok()?;
+    let name = link.to_str().ok()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+    SnapshotName::new(name.strip_prefix(NAME)?.strip_prefix(':')?)
 }
 
 impl AsFd for SlotFile {
@@ -208,6 +245,32 @@ impl Populating {
         self.mapping.populate(at, HUGE_BYTES)
     }
 
+    /// Reads from a file into a populated part, `len` bytes at most, from the same place there as here. Returns how many
+    /// bytes came.
+    pub(crate) fn read_from(&mut self, file: &OwnedFd, at: u64, len: u64) -> io::Result<u64> {
+        let to = self.part(at, at.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?)?;
+        let offset = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel writes within the mapping, to which there is no reference.
+        let read = unsafe { libc::pread64(file.as_raw_fd(), to.cast(), len as usize, offset) };
+        u64::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes zeros to a populated part.
+    pub(crate) fn clear(&mut self, from: u64, to: u64) -> io::Result<()> {
+        let part = self.part(from, to)?;
+        // SAFETY: within the mapping, to which there is no reference. The file has not been given away.
+        unsafe { part.write_bytes(0, (to - from) as usize) };
+        Ok(())
+    }
+
+    /// The address of a part, all of which is populated.
+    fn part(&self, from: u64, to: u64) -> io::Result<*mut u8> {
+        if from > to || to > self.done as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(self.mapping.at.as_ptr().wrapping_add(from as usize))
+    }
+
     /// Bytes that are populated.
     pub fn done_bytes(&self) -> u64 {
         self.done as u64
@@ -219,7 +282,7 @@ impl Populating {
     }
 }
 
-/// A shared mapping of a whole file, aligned. Nobody reads or writes through it.
+/// A shared mapping of a whole file, aligned. No reference to its memory is made; a snapshot's content goes there.
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<u8>,
@@ -347,6 +410,16 @@ mod tests {
         let kept = file.as_fd().try_clone_to_owned().expect("a copy");
         file.end().expect("truncated");
         assert!(SlotFile::adopt(kept).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn an_adopted_slot_says_its_snapshot() {
+        let name = SnapshotName::new("web-1.2");
+        for snapshot in [None, name] {
+            let file = SlotFile::create_for(snapshot, 4096, PageKind::Small).expect("a memfd");
+            let adopted = SlotFile::adopt(file.into_descriptor()).expect("a slot");
+            assert_eq!(adopted.snapshot(), snapshot);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
+//! | [`snapshot`] | names of snapshots |
 //! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | the settings of a running daemon that can change |
@@ -50,6 +51,7 @@ pub mod peer;
 pub mod refusal;
 pub mod serving;
 pub mod settings;
+pub mod snapshot;
 pub mod socket;
 pub mod stat;
 
@@ -59,3 +61,4 @@ pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};
 pub use refusal::Refusal;
+pub use snapshot::SnapshotName;
