@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
+use std::sync::Arc;
 
 use rustix::fs::{
     fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, readlinkat,
@@ -165,7 +166,7 @@ impl AsFd for SlotFile {
 /// A slot's file on its way to being populated.
 #[derive(Debug)]
 pub struct Populating {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     pages: PageKind,
     done: usize,
     huge_bytes: u64,
@@ -179,7 +180,7 @@ impl Populating {
     /// As mmap(2); `ENOMEM` where the hugetlb pool has not as many pages left.
     pub fn begin(file: impl AsFd, bytes: u64, pages: PageKind) -> io::Result<Populating> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mapping = Mapping::new(file.as_fd(), len, pages.alignment() as usize)?;
+        let mapping = Arc::new(Mapping::new(file.as_fd(), len, pages.alignment() as usize)?);
         Ok(Populating { mapping, pages, done: 0, huge_bytes: 0, collapse_failures: 0 })
     }
 
@@ -245,30 +246,10 @@ impl Populating {
         self.mapping.populate(at, HUGE_BYTES)
     }
 
-    /// Reads from a file into a populated part, `len` bytes at most, from the same place there as here. Returns how many
-    /// bytes came.
-    pub(crate) fn read_from(&mut self, file: &OwnedFd, at: u64, len: u64) -> io::Result<u64> {
-        let to = self.part(at, at.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?)?;
-        let offset = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel writes within the mapping, to which there is no reference.
-        let read = unsafe { libc::pread64(file.as_raw_fd(), to.cast(), len as usize, offset) };
-        u64::try_from(read).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Writes zeros to a populated part.
-    pub(crate) fn clear(&mut self, from: u64, to: u64) -> io::Result<()> {
-        let part = self.part(from, to)?;
-        // SAFETY: within the mapping, to which there is no reference. The file has not been given away.
-        unsafe { part.write_bytes(0, (to - from) as usize) };
-        Ok(())
-    }
-
-    /// The address of a part, all of which is populated.
-    fn part(&self, from: u64, to: u64) -> io::Result<*mut u8> {
-        if from > to || to > self.done as u64 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        Ok(self.mapping.at.as_ptr().wrapping_add(from as usize))
+    /// The part that is populated, to be given content while the rest is populated. The mapping goes with the last of
+    /// both.
+    pub(crate) fn populated(&self) -> Populated {
+        Populated { mapping: Arc::clone(&self.mapping), len: self.done as u64 }
     }
 
     /// Bytes that are populated.
@@ -282,6 +263,40 @@ impl Populating {
     }
 }
 
+/// The populated part of a slot that nobody else has yet.
+#[derive(Debug)]
+pub(crate) struct Populated {
+    mapping: Arc<Mapping>,
+    len: u64,
+}
+
+impl Populated {
+    /// Reads from a file, `len` bytes at most, from the same place there as here. Returns how many bytes came.
+    pub(crate) fn read_from(&mut self, file: &OwnedFd, at: u64, len: u64) -> io::Result<u64> {
+        let to = self.part(at, at.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?)?;
+        let offset = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel writes within the mapping, to which there is no reference.
+        let read = unsafe { libc::pread64(file.as_raw_fd(), to.cast(), len as usize, offset) };
+        u64::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes zeros.
+    pub(crate) fn clear(&mut self, from: u64, to: u64) -> io::Result<()> {
+        let part = self.part(from, to)?;
+        // SAFETY: within the mapping, to which there is no reference. Only one thread gives a slot its content, and the
+        // file has not been given away.
+        unsafe { part.write_bytes(0, (to - from) as usize) };
+        Ok(())
+    }
+
+    fn part(&self, from: u64, to: u64) -> io::Result<*mut u8> {
+        if from > to || to > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(self.mapping.at.as_ptr().wrapping_add(from as usize))
+    }
+}
+
 /// A shared mapping of a whole file, aligned. No reference to its memory is made; a snapshot's content goes there.
 #[derive(Debug)]
 struct Mapping {
@@ -289,8 +304,10 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is owned, and used through `&mut` of its owner only.
+// SAFETY: the mapping is owned, and any thread may unmap it.
 unsafe impl Send for Mapping {}
+// SAFETY: through `&` the kernel populates and collapses, and never changes content.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: BorrowedFd<'_>, len: usize, alignment: usize) -> io::Result<Mapping> {

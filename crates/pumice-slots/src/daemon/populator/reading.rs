@@ -18,6 +18,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +28,10 @@ use std::time::Duration;
 use rustix::fs::{fstatfs, openat, seek, Mode, OFlags, SeekFrom, CWD};
 use rustix::io::Errno;
 
+use pumice_frames::sys::thread as clock;
+
 use super::super::source::{self, Version};
-use crate::file::Populating;
+use crate::file::{Populated, Populating};
 
 /// Alignment of direct reads, and a page.
 const BLOCK: u64 = 4 << 10;
@@ -47,6 +50,10 @@ pub struct Reading {
     version: Version,
     /// The last run of data that was found.
     run: (u64, u64),
+    /// The part of the slot that is populated and not read yet.
+    unread: Range<u64>,
+    /// Processor time of threads that read beside the one that populates.
+    pub beside_ns: u64,
 }
 
 impl Reading {
@@ -58,7 +65,15 @@ impl Reading {
         let (file, mut version) = source::open(path)?;
         let reading = |file, version| {
             let direct = open_direct(&file);
-            Reading { path: Arc::clone(path), file, direct, version, run: (0, 0) }
+            Reading {
+                path: Arc::clone(path),
+                file,
+                direct,
+                version,
+                run: (0, 0),
+                unread: 0..0,
+                beside_ns: 0,
+            }
         };
         for _ in 0..2 {
             if is_open_for_writing(&file) {
@@ -81,16 +96,49 @@ impl Reading {
         &self.version
     }
 
-    /// Reads a part into the slot, which is populated there and zero.
+    /// Populates up to so many bytes more and reads the part that was populated last, at the same time where that waits
+    /// for the device. Returns how many bytes were populated: 0 when all is done.
     ///
     /// # Errors
-    /// A line that says what is wrong with the file.
-    pub fn read(&mut self, slot: &mut Populating, from: u64, to: u64) -> Result<(), String> {
+    /// A line that says what is wrong with the file, or with the memory.
+    pub fn step(&mut self, slot: &mut Populating, bytes: usize) -> Result<usize, String> {
+        let refused = |error: io::Error| format!("the kernel refuses the memory: {error}");
+        let (from, populated) = (slot.done_bytes(), slot.populated());
+        let unread = std::mem::take(&mut self.unread);
+        let waits = self.direct.is_some()
+            && !unread.is_empty()
+            && !self.is_cached(unread.start, unread.end - unread.start);
+        let (read, stepped) = if waits {
+            thread::scope(|scope| -> Result<_, String> {
+                let beside = || {
+                    let read = self.read(populated, &unread);
+                    self.beside_ns += clock::cpu_time_ns();
+                    read
+                };
+                let named = thread::Builder::new().name("pumice-read".into());
+                let reader = named.spawn_scoped(scope, beside);
+                let reader = reader.map_err(|error| format!("no thread: {error}"))?;
+                let stepped = slot.step(bytes);
+                let read = reader.join().unwrap_or_else(|_| Err("a thread panicked".into()));
+                Ok((read, stepped))
+            })?
+        } else {
+            (self.read(populated, &unread), slot.step(bytes))
+        };
+        read?;
+        let bytes = stepped.map_err(refused)?;
+        self.unread = from..slot.done_bytes();
+        Ok(bytes)
+    }
+
+    /// Reads a part into the slot, which is populated there and zero.
+    fn read(&mut self, mut slot: Populated, part: &Range<u64>) -> Result<(), String> {
+        let (from, to) = (part.start, part.end);
         self.check(&self.version_now()?)?;
         let end = to.min(self.version.bytes());
         let mut at = from;
         while let Some((start, stop)) = self.data_from(at, end)? {
-            self.read_run(slot, start, stop)?;
+            self.read_run(&mut slot, start, stop)?;
             at = stop;
         }
         if to > end {
@@ -98,6 +146,11 @@ impl Reading {
             slot.clear(from.max(end), to).map_err(|error| self.fails(&error))?;
         }
         Ok(())
+    }
+
+    /// Whether a part is populated and not read: another step reads it.
+    pub fn is_behind(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// All is read: the version that the slot has.
@@ -150,7 +203,7 @@ impl Reading {
         Ok((start < stop).then_some((start, stop)))
     }
 
-    fn read_run(&mut self, slot: &mut Populating, start: u64, stop: u64) -> Result<(), String> {
+    fn read_run(&mut self, slot: &mut Populated, start: u64, stop: u64) -> Result<(), String> {
         let mut at = start;
         while at < stop {
             let len = stop - at;
@@ -239,14 +292,8 @@ mod tests {
         let bytes = reading.version().slot_bytes(pages).expect("a size");
         let file = SlotFile::create(bytes, pages).expect("a memfd");
         let mut populating = Populating::begin(&file, bytes, pages).expect("mapped");
-        loop {
-            let from = populating.done_bytes();
-            if populating.step(step).expect("populated") == 0 {
-                break;
-            }
-            let to = populating.done_bytes();
-            reading.read(&mut populating, from, to)?;
-        }
+        while reading.step(&mut populating, step)? > 0 {}
+        assert!(!reading.is_behind());
         drop(populating);
         let mut content = vec![1; bytes as usize];
         File::from(file.into_descriptor()).read_exact_at(&mut content, 0).expect("readable");
@@ -327,11 +374,12 @@ mod tests {
             let file = SlotFile::create(20_480, PageKind::Small).expect("a memfd");
             let slot = Populating::begin(&file, 20_480, PageKind::Small);
             let mut slot = slot.expect("mapped");
-            slot.step(20_480).expect("populated");
-            reading.read(&mut slot, 0, 8192).expect("read");
+            for _ in 0..3 {
+                reading.step(&mut slot, 4096).expect("populated and read");
+            }
             change();
-            let rest = reading.read(&mut slot, 8192, 20_480);
-            let why = rest.and_then(|()| reading.finish().map(drop)).expect_err("changed");
+            let rest = reading.step(&mut slot, 20_480).and_then(|_| reading.step(&mut slot, 1));
+            let why = rest.and_then(|_| reading.finish().map(drop)).expect_err("changed");
             assert_eq!(why.lines().count(), 1, "{index}: {why}");
         }
     }

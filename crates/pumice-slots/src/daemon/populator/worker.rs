@@ -18,7 +18,6 @@ use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
 
 use super::super::pool::ReadySlot;
-use super::super::room::Room;
 use super::super::server::{ring, Event};
 use super::job::{Job, Work, WorkerId};
 use super::reading::Reading;
@@ -196,9 +195,7 @@ impl Hands {
             }
             let started = Instant::now();
             let burst_bytes = self.burst_bytes();
-            let outcome = match job
-                .with_work(|work| burst(job, work, burst_bytes, &self.shared.room))
-            {
+            let outcome = match job.with_work(|work| burst(job, work, burst_bytes, &self.shared)) {
                 Ok(bytes) => {
                     self.shared.count_bytes(bytes);
                     self.rest_until = Instant::now() + self.pause_after(bytes, started.elapsed());
@@ -324,7 +321,7 @@ fn burst(
     job: &Job,
     work: &mut Option<Work>,
     bytes: usize,
-    room: &Arc<Room>,
+    shared: &Shared,
 ) -> Result<usize, String> {
     let explain = |error: io::Error| format!("the kernel refuses the memory: {error}");
     let work = match work {
@@ -342,16 +339,20 @@ fn burst(
                 let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
                 Ok((file, populating))
             };
-            let ((file, populating), promise) = room.take(key.bytes, key.pages, job.pool, make)?;
+            let ((file, populating), promise) =
+                shared.room.take(key.bytes, key.pages, job.pool, make)?;
             work.insert(Work { file, populating, promise, reading })
         }
     };
-    let from = work.populating.done_bytes();
-    let bytes = work.populating.step(bytes).map_err(explain)?;
+    let bytes = match &mut work.reading {
+        Some(reading) => {
+            let bytes = reading.step(&mut work.populating, bytes);
+            shared.count_cpu_time(std::mem::take(&mut reading.beside_ns));
+            bytes?
+        }
+        None => work.populating.step(bytes).map_err(explain)?,
+    };
     work.promise.keep(bytes as u64);
-    if let Some(reading) = &mut work.reading {
-        reading.read(&mut work.populating, from, from + bytes as u64)?;
-    }
     // Relaxed: see the field.
     job.done_bytes.store(work.populating.done_bytes(), Ordering::Relaxed);
     Ok(bytes)
@@ -359,7 +360,10 @@ fn burst(
 
 /// The slot, if all of it is populated, and its content is of one moment.
 fn finish(work: &mut Option<Work>) -> Result<Option<ReadySlot>, String> {
-    let is_done = |work: &mut Work| work.populating.done_bytes() == work.file.bytes();
+    let is_done = |work: &mut Work| {
+        let is_behind = work.reading.as_ref().is_some_and(Reading::is_behind);
+        work.populating.done_bytes() == work.file.bytes() && !is_behind
+    };
     let Some(Work { file, populating, reading, .. }) = work.take_if(is_done) else {
         return Ok(None);
     };
