@@ -256,8 +256,8 @@ fn is_open_for_writing(file: &OwnedFd) -> bool {
         return false;
     }
     let number = file.as_raw_fd();
-    // SAFETY: plain system calls on a descriptor that is open. A program that opens the file in this moment has us sent a
-    // signal, which would end this process; SIGURG is ignored unless somebody asks for it.
+    // SAFETY: plain system calls on a descriptor that is open. The kernel sends a signal here if a program opens the file
+    // for writing in this moment. SIGIO would end this process; SIGURG is ignored unless somebody asks for it.
     unsafe {
         if libc::fcntl(number, F_SETSIG, libc::SIGURG) != 0 {
             return false;

@@ -1,8 +1,9 @@
 //! Snapshots: slots that have a file's content. Only the daemon's configuration names files.
 //!
-//! A slot of a snapshot is granted in answer to a look at the file that began after the request (`daemon/watch.rs`). So
-//! a request that comes after a change gets the new content, and the event loop waits for no file system. Each look drops
-//! the ready slots that have other content. One comes every two seconds, too, so that slots are filled anew ahead of need.
+//! A slot of a snapshot is granted in answer to a look at the file that began after the request (`daemon/watch.rs`).
+//! So a request that comes after a change gets the new content, and the event loop waits for no file system. Each look
+//! drops the ready slots that have other content. One comes every two seconds, too, so that slots are filled anew ahead
+//! of need.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
