@@ -32,6 +32,7 @@ impl SnapshotName {
     }
 
     /// The name as text.
+    #[doc(hidden)]
     pub fn as_str(&self) -> &str {
         let len = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(MAX_NAME);
         str::from_utf8(&self.bytes[..len]).unwrap_or_default()

@@ -228,8 +228,9 @@ fn a_file_that_goes_takes_its_slots_with_it_and_nothing_else() {
     let place = place("gone");
     let path = place.join("web.mem");
     fs::write(&path, noise(1, 100_000)).expect("written");
-    let daemon = daemon("gone", &path, 1, &["--slot", "64K=1", "--pages", "4k"]);
+    let daemon = daemon("gone", &path, 2, &["--slot", "64K=1", "--pages", "4k"]);
     let held = lease(&daemon);
+    until(&daemon, "ready", |row| row.class.ready == 1);
     let at_once = || reason(daemon.client().lease_snapshot(name("web"), Duration::ZERO));
     let cases: [(&str, &dyn Fn()); 3] = [
         ("missing", &|| fs::remove_file(&path).expect("ours")),

@@ -7,7 +7,8 @@
 //! **No mix.** The content is that of one moment, or there is no slot:
 //!
 //! 1. No program may have the file open for writing when reading begins: a read lease (fcntl(2)) can't be had then. So
-//!    each write that reading could see begins later, and has set the times of the file before its data is there.
+//!    each write that reading could see begins later, and has set the times of the file before its data is there. The
+//!    lease is given back at once; a program that opens the file for writing in between waits for that.
 //! 2. The last change is some ticks of the clock ago, so a later one has another time.
 //! 3. After the last byte, identity, size and times are as at the start, of the open file and of the one that the path
 //!    names, and again nobody has it open for writing.
@@ -256,8 +257,8 @@ fn is_open_for_writing(file: &OwnedFd) -> bool {
         return false;
     }
     let number = file.as_raw_fd();
-    // SAFETY: plain system calls on a descriptor that is open. The kernel sends a signal here if a program opens the file
-    // for writing in this moment. SIGIO would end this process; SIGURG is ignored unless somebody asks for it.
+    // SAFETY: plain system calls on a descriptor that is open. The kernel sends a signal here if a program opens the
+    // file for writing in this moment. SIGIO would end this process; SIGURG is ignored unless somebody asks for it.
     unsafe {
         if libc::fcntl(number, F_SETSIG, libc::SIGURG) != 0 {
             return false;
