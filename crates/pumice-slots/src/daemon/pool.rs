@@ -549,6 +549,31 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_of_another_size_is_the_same_class() {
+        let web = Key { snapshot: SnapshotName::new("web"), ..SMALL };
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        assert!(pool.configure(&[(SMALL, 1), (web, 2)]).is_empty());
+        fill(&mut pool);
+        assert_eq!(pool.find(1, None), Ok(SMALL), "a request by size gets none");
+        assert_eq!(pool.sizes(), [SMALL.bytes]);
+        assert_eq!(pool.find(SMALL.bytes + 1, None), Err(Reason::TooLarge));
+        assert_eq!(web.snapshot.and_then(|name| pool.find_snapshot(name)), Some(web));
+        assert!(pool.take(web, 1, OTHER).is_some());
+        // Slots whose version nobody knows are of another than any.
+        let larger = Key { bytes: 2 * web.bytes, ..web };
+        assert_eq!(pool.renew(larger, None).len(), 1);
+        assert_eq!(pool.begin(now), Some(larger), "in place of the one that went");
+        assert!(pool.populated(web, slot(web)).is_some(), "one that was begun before is of no use");
+        assert_eq!(pool.begin(now), Some(larger));
+        assert_eq!(pool.begin(now), None, "the leased one counts");
+        assert!(pool.populated(larger, slot(larger)).is_none());
+        pool.ending(web, 7);
+        pool.ended(web);
+        assert_eq!(pool.begin(now), Some(larger));
+        assert!(!SMALL.is_of(&web) && web.is_of(&larger) && !SMALL.is_of(&LARGE));
+    }
+
+    #[test]
     fn less_wanted_is_less_kept() {
         let (mut pool, now) = (pool(), Instant::now());
         while let Some(key) = pool.begin(now) {
