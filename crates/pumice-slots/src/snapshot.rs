@@ -1,12 +1,20 @@
 //! The name of a snapshot: a file whose content slots hold. Clients know names only, never paths.
 
 use core::fmt;
-use core::str;
+use core::str::{self, FromStr};
 
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 32;
 
 /// A name: 1 to 32 ASCII letters, digits, `-`, `_` and `.`.
+///
+/// ```
+/// use pumice::slots::SnapshotName;
+/// let name: SnapshotName = "web".parse()?;
+/// assert_eq!(name.to_string(), "web");
+/// assert!("../web".parse::<SnapshotName>().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotName {
     /// Zeros after the name.
@@ -15,12 +23,7 @@ pub struct SnapshotName {
 
 impl SnapshotName {
     /// Reads a name.
-    ///
-    /// ```
-    /// use pumice::slots::SnapshotName;
-    /// assert_eq!(SnapshotName::new("web").map(|name| name.to_string()), Some("web".into()));
-    /// assert_eq!(SnapshotName::new("../web"), None);
-    /// ```
+    #[doc(hidden)]
     pub fn new(text: &str) -> Option<SnapshotName> {
         let is_fine = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
         if text.is_empty() || text.len() > MAX_NAME || !text.as_bytes().iter().all(is_fine) {
@@ -36,6 +39,15 @@ impl SnapshotName {
     pub fn as_str(&self) -> &str {
         let len = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(MAX_NAME);
         str::from_utf8(&self.bytes[..len]).unwrap_or_default()
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<SnapshotName, &'static str> {
+        SnapshotName::new(text)
+            .ok_or("a snapshot's name has 1 to 32 letters, digits, '-', '_' and '.'")
     }
 }
 

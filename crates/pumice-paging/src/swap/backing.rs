@@ -43,6 +43,7 @@ impl SwapBacking {
     }
 
     /// With other engines.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_engines(self, engines: &Engines) -> SwapBacking {
         SwapBacking::new(self.swap, engines)
