@@ -3,7 +3,8 @@
 use super::field::{begins, equals};
 use super::{
     bars, is, less, lines, lower_share, more, number, series, table, times, value, words, Better,
-    Column, Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value, YScale,
+    Column, Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
+    YScale,
 };
 
 /// `bench reclaim`

@@ -21,6 +21,13 @@ use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
 /// is eight times as large as memory is seen while the memory turns over once.
 const BATCHES_PER_SWEEP: usize = 16;
 
+/// Pages in memory, by those of a batch at most: what goes before it must is memory lost. A batch is whole from 8,192
+/// pages on.
+const BATCH_SHARE: usize = 256;
+/// Pages by whose last use the policy judges others, for each page that goes; and looks at such pages in a row.
+const JUDGED_PER_PAGE: usize = 4;
+const MOST_LOOKS: usize = 4;
+
 /// A space as a reclaimer knows it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -67,6 +74,13 @@ enum Seen {
     Use,
 }
 
+/// A page whose accessed bit is to be looked at, and its meaning if it is set.
+fn to_look_at<P: Policy>(state: &mut State<P>, page: u32) -> Option<(u32, Owner, Seen)> {
+    let (frame, is_in) = (state.frames[page as usize], state.policy.contains(page));
+    let seen = if frame.is_new() { Seen::FirstUse } else { Seen::Use };
+    (is_in && !frame.owner.is_none()).then_some((page, frame.owner, seen))
+}
+
 /// The zone's count of pages in flight; when it goes there are none.
 pub(super) struct Told<'r, P: Policy> {
     zone: &'r ZoneReclaim<P>,
@@ -111,6 +125,7 @@ pub(super) struct Round<'r, P: Policy> {
     /// Findings of the scan of accessed bits, and of the look for pages that were never reported.
     looked_at: Vec<(u32, Owner, Seen)>,
     pub found: Vec<LruPage>,
+    oldest: Vec<u32>,
     pub progress: Progress,
 }
 
@@ -133,6 +148,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             notes: Notes::default(),
             looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE),
             found: Vec::new(),
+            oldest: Vec::new(),
             progress: Progress::default(),
         }
     }
@@ -200,23 +216,35 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.known.get(place)?.space.as_ref()
     }
 
-    /// Reports accessed pages to the policy.
+    /// Reports accessed pages to the policy: some, round robin, and those that it is about to judge. Where some of
+    /// these were accessed, others are judged then, which are looked at too.
     fn scan(&mut self) {
-        let mut looked_at = std::mem::take(&mut self.looked_at);
-        looked_at.clear();
         let mut state = self.zone.state();
-        let most = self.settings.swap_cluster_max * SCANNED_PER_PAGE;
-        for _ in 0..most.min(state.frames.len()) {
+        let batch = self.batch(state.policy.len());
+        for _ in 0..(batch * SCANNED_PER_PAGE).min(state.frames.len()) {
             let hand = (state.hand + 1) % state.frames.len();
             state.hand = hand;
-            let frame = &mut state.frames[hand];
-            let (owner, is_new) = (frame.owner, frame.is_new());
-            if !owner.is_none() && state.policy.contains(hand as u32) {
-                let seen = if is_new { Seen::FirstUse } else { Seen::Use };
-                looked_at.push((hand as u32, owner, seen));
-            }
+            self.looked_at.extend(to_look_at(&mut state, hand as u32));
         }
         drop(state);
+        self.look();
+        for _ in 0..MOST_LOOKS {
+            let mut state = self.zone.state();
+            state.policy.oldest(batch * JUDGED_PER_PAGE, &mut self.oldest);
+            let oldest = self.oldest.drain(..);
+            self.looked_at.extend(oldest.filter_map(|page| to_look_at(&mut state, page)));
+            drop(state);
+            let looked_at = self.looked_at.len();
+            if self.look() <= looked_at / 4 {
+                break;
+            }
+        }
+    }
+
+    /// Looks at the accessed bits of the pages that are noted, and reports them. Returns how many were used, other than
+    /// for the first time.
+    fn look(&mut self) -> usize {
+        let mut looked_at = std::mem::take(&mut self.looked_at);
         for of_space in looked_at.chunk_by_mut(|one, next| one.1.member() == next.1.member()) {
             let Some(space) = self.space(of_space[0].1.member()) else {
                 of_space.iter_mut().for_each(|looked_at| looked_at.2 = Seen::Nothing);
@@ -231,6 +259,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 }
             }
         }
+        let mut used = 0;
         if looked_at.iter().any(|&(_, _, seen)| seen != Seen::Nothing) {
             let mut state = self.zone.state();
             for &(frame, owner, seen) in looked_at.iter() {
@@ -239,12 +268,17 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                         Seen::Nothing => {}
                         Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
                         Seen::FirstUse => state.frames[frame as usize].note_seen(),
-                        Seen::Use => state.policy.accessed(frame, owner.name()),
+                        Seen::Use => {
+                            used += 1;
+                            state.policy.accessed(frame, owner.name());
+                        }
                     }
                 }
             }
         }
+        looked_at.clear();
         self.looked_at = looked_at;
+        used
     }
 
     /// Meets pages that are in memory and that the policy does not know, as 2.4's `swap_out` goes round page tables:
@@ -358,10 +392,15 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         }
     }
 
+    /// Pages that go at a time, of so many.
+    fn batch(&self, pages: usize) -> usize {
+        self.settings.swap_cluster_max.min(pages / BATCH_SHARE + 1)
+    }
+
     /// How many pages are to be chosen now.
     pub fn begin_batch(&mut self, state: &mut State<P>) -> usize {
         let pages = state.policy.len();
-        let batch = self.settings.swap_cluster_max.min(pages / 8 + 1);
+        let batch = self.batch(pages);
         self.chosen += batch;
         state.shrinkers.note_scanned(batch, pages, &self.settings);
         batch

@@ -66,7 +66,7 @@ use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmSpace};
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 
-use super::paging::{came_in, check_pager};
+use super::paging::{came_in, check_pager, report_batch};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -210,6 +210,10 @@ unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
                 }
             }
         }
+    }
+
+    fn batch(&self) -> usize {
+        report_batch(self.zones.iter().map(|zone| &**zone))
     }
 
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
