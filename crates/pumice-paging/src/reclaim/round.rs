@@ -21,8 +21,8 @@ use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
 /// is eight times as large as memory is seen while the memory turns over once.
 const BATCHES_PER_SWEEP: usize = 16;
 
-/// Pages in memory, by those of a batch at most: what goes before it must is memory lost. A batch is whole from 8,192
-/// pages on.
+/// Pages in memory, by those of a batch at most: a page that goes before it must is memory lost. A batch is whole from
+/// 8,192 pages on.
 const BATCH_SHARE: usize = 256;
 /// Pages by whose last use the policy judges others, for each page that goes; and looks at such pages in a row.
 const JUDGED_PER_PAGE: usize = 4;
@@ -72,6 +72,11 @@ enum Seen {
     /// marked).
     FirstUse,
     Use,
+}
+
+/// Pages that the policy chooses at a time, of so many.
+fn batch_of(pages: usize) -> usize {
+    pages / BATCH_SHARE + 1
 }
 
 /// A page whose accessed bit is to be looked at, and its meaning if it is set.
@@ -220,7 +225,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// these were accessed, others are judged then, which are looked at too.
     fn scan(&mut self) {
         let mut state = self.zone.state();
-        let batch = self.batch(state.policy.len());
+        let batch = self.settings.swap_cluster_max.min(batch_of(state.policy.len()));
         for _ in 0..(batch * SCANNED_PER_PAGE).min(state.frames.len()) {
             let hand = (state.hand + 1) % state.frames.len();
             state.hand = hand;
@@ -392,15 +397,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         }
     }
 
-    /// Pages that go at a time, of so many.
-    fn batch(&self, pages: usize) -> usize {
-        self.settings.swap_cluster_max.min(pages / BATCH_SHARE + 1)
-    }
-
-    /// How many pages are to be chosen now.
-    pub fn begin_batch(&mut self, state: &mut State<P>) -> usize {
+    /// So many pages are to be chosen now, as `batch` says of those in memory.
+    pub fn begin_batch(&mut self, state: &mut State<P>, batch: impl Fn(usize) -> usize) -> usize {
         let pages = state.policy.len();
-        let batch = self.batch(pages);
+        let batch = self.settings.swap_cluster_max.min(batch(pages));
         self.chosen += batch;
         state.shrinkers.note_scanned(batch, pages, &self.settings);
         batch
@@ -409,7 +409,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// Has the policy choose a batch.
     fn choose_batch(&mut self) {
         let mut state = self.zone.state();
-        let batch = self.begin_batch(&mut state);
+        let batch = self.begin_batch(&mut state, batch_of);
         // A policy that says the same frame again and again does not keep this from ending.
         for _ in 0..state.frames.len() {
             if self.victims.len() >= batch {

@@ -77,3 +77,20 @@ impl Batch {
         (self.pages, core::mem::take(&mut self.len).min(BATCH_PAGES))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_full_with_as_many_as_it_was_made_for() {
+        for (asked, most) in [(0, 1), (1, 1), (7, 7), (usize::MAX, BATCH_PAGES)] {
+            let mut batch = Batch::of(asked);
+            let page = |page| LruPage { page, frame: Pfn(page) };
+            let full = (1..=BATCH_PAGES).find(|&nth| batch.add(page(nth)));
+            assert_eq!(full, Some(most), "{asked}");
+            assert_eq!(batch.take().1, most);
+            assert_eq!(batch.take().1, 0);
+        }
+    }
+}
