@@ -83,8 +83,8 @@ pub struct ReplaceArgs {
     /// for; of a sample of the pages where there are many
     #[arg(long, conflicts_with = "frames")]
     curve: bool,
-    /// With real pages and reclaim, beside what is simulated: lru, 2q and adaptive unless others are asked for; two-list
-    /// too. Pages are taken out by kswapd, or by the thread that needs a frame
+    /// With real pages and reclaim, beside what is simulated: lru, 2q and adaptive unless others are asked for, and
+    /// two-list if it is. Pages are taken out by kswapd, or by the thread that needs a frame
     #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true, default_missing_value = "kswapd",
           conflicts_with_all = ["curve", "all", "plot"])]
     live: Option<Reclaimer>,

@@ -348,7 +348,7 @@ fn a_loop_is_kept_in_part_also_by_batches_and_in_a_part_of_the_table() {
 fn pages_that_others_are_judged_by_are_named() {
     let mut entries = table::<Adaptive<'_>>(64);
     let mut memory = Memory::new(Adaptive::new(&mut entries), 64, 100);
-    (0..70).for_each(|page| drop(memory.access(page)));
+    memory.hits(&Vec::from_iter(0..70));
     let named = |memory: &Memory<Adaptive<'_>>, most| {
         let mut pages = Vec::new();
         memory.policy.oldest(most, &mut |frame| pages.push(memory.page_of[frame as usize]));

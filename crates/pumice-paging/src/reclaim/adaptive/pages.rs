@@ -285,8 +285,8 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
         }
     }
 
-    /// Under LIRS, the active pages that were used longest ago, as far as is known: the last one is what pages that come
-    /// back are compared with. A page whose use was not seen yet would let in others that were used before it.
+    /// Under LIRS, the active pages that were used longest ago, as far as is known. Pages that come back are compared
+    /// with the last one. If its use was not seen yet, it would let in others that were used before it.
     pub fn oldest_judged(&self, most: usize, found: &mut dyn FnMut(u32)) {
         if self.rule != Rule::Lirs {
             return;
