@@ -1,5 +1,5 @@
-//! LRU and 2Q as policies of reclaim, by the rules of [`super::super::peers`]. They are told of accessed bits and of pages
-//! that come.
+//! LRU and 2Q as policies of reclaim, by the rules of [`super::super::peers`]. They are told of accessed bits and of
+//! pages that come.
 
 use std::collections::HashMap;
 
