@@ -55,11 +55,9 @@ impl Census {
                 Reason::TimedOut => Counter::RefusedTimedOut,
                 Reason::Busy => Counter::RefusedBusy,
                 Reason::Draining => Counter::RefusedDraining,
-                Reason::NoSuchPages
-                | Reason::OutOfTurn
-                | Reason::NotASlot
-                | Reason::NoMemory
-                | Reason::NoSuchSnapshot => Counter::RefusedOther,
+                Reason::NoSuchPages | Reason::OutOfTurn | Reason::NotASlot | Reason::NoMemory => {
+                    Counter::RefusedOther
+                }
             },
             1,
         );

@@ -4,7 +4,6 @@ mod daemon;
 mod isolation;
 mod protocol;
 mod qemu;
-mod snapshots;
 mod strangers;
 mod users;
 
