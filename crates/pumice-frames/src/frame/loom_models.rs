@@ -29,7 +29,7 @@ unsafe impl Sync for Cells {}
 unsafe impl Send for Cells {}
 
 impl Backing for Cells {
-    fn refresh(&self, block: usize, _word: BlockWord) -> bool {
+    fn refresh(&self, block: usize, _word: BlockWord, _kept: usize) -> bool {
         self.fill(PageRange { start: Pfn(block * 2), frames: 2 }, 0);
         true
     }
