@@ -223,9 +223,9 @@ impl Classes {
     /// to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        let is_some = share_in(word) > 0 || self.is_clearing_cheaper(frames);
-        let is_kept = word & ZERO == 0 || self.is_held(frames) || self.is_clearing_cheaper(frames);
-        is_some && is_kept && self.density(frames) == Density::Sparse
+        let is_asked_for = share_in(word) > 0 && (word & ZERO == 0 || self.is_held(frames));
+        let is_worth_it = is_asked_for || self.is_clearing_cheaper(frames);
+        is_worth_it && self.density(frames) == Density::Sparse
     }
 
     /// Whether a request of a sparse class may get blocks in which pages stayed.

@@ -6,7 +6,7 @@
 
 use core::array;
 
-use super::classes::Density;
+use super::classes::{scattered, Density};
 use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
@@ -27,9 +27,7 @@ impl Runs {
     }
 
     fn of(&self, at: *const u8) -> &AtomicUsize {
-        // The golden ratio: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
-        let hash = (at as usize / FRAME_SIZE).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.0[hash >> (usize::BITS - 6)]
+        &self.0[scattered((at as usize / FRAME_SIZE) as u64) as usize % self.0.len()]
     }
 
     fn put(&self, at: *const u8, mark: usize) {

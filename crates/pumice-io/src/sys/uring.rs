@@ -88,40 +88,23 @@ impl Uring {
         offset: u64,
         token: u64,
     ) -> bool {
-        if !self.reads_lists_at_once {
+        let mut list = (pieces, count);
+        if self.reads_lists_at_once {
+            let mut joined = self.spare.pop().unwrap_or_default();
             // SAFETY: the caller's promise.
-            return unsafe { self.push_list(direction, file, (pieces, count), offset, token) };
+            Piece::join(unsafe { slice::from_raw_parts(pieces, count as usize) }, &mut joined);
+            // It stays where it is until the kernel was handed all requests.
+            list = (joined.as_ptr(), joined.len() as u32);
+            self.lists.push(joined);
         }
-        let mut joined = self.spare.pop().unwrap_or_default();
-        // SAFETY: the caller's promise.
-        Piece::join(unsafe { slice::from_raw_parts(pieces, count as usize) }, &mut joined);
-        let is_pushed = match *joined {
-            [run] => {
-                let run = (run.at(), run.len() as u32);
-                // SAFETY: the pieces' memory, of which the caller promises the same.
-                unsafe { self.push(direction, file, run, offset, token) }
-            }
-            _ => {
-                let list = (joined.as_ptr(), joined.len() as u32);
-                // SAFETY: as above; the list stays until the kernel was handed all requests.
-                unsafe { self.push_list(direction, file, list, offset, token) }
-            }
-        };
-        self.lists.push(joined);
-        is_pushed
-    }
-
-    /// # Safety
-    /// As [`Uring::push_pieces`].
-    unsafe fn push_list(
-        &mut self,
-        direction: Direction,
-        file: RawFd,
-        (pieces, count): (*const Piece, u32),
-        offset: u64,
-        token: u64,
-    ) -> bool {
-        let file = types::Fd(file);
+        if self.reads_lists_at_once && list.1 == 1 {
+            // SAFETY: there is one. Its memory is the pieces', of which the caller promises the same.
+            return unsafe {
+                let run = *list.0;
+                self.push(direction, file, (run.at(), run.len() as u32), offset, token)
+            };
+        }
+        let (file, (pieces, count)) = (types::Fd(file), list);
         let entry = match direction {
             Direction::Read => {
                 opcode::Readv::new(file, pieces.cast(), count).offset(offset).build()
@@ -130,7 +113,7 @@ impl Uring {
                 opcode::Writev::new(file, pieces.cast(), count).offset(offset).build()
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise, also of the joined list.
         unsafe { self.push_entry(&entry.user_data(token)) }
     }
 
