@@ -12,9 +12,10 @@
 //!
 //! The processor notes in each page's entry that the page was touched, but Linux tells unprivileged users the sum over
 //! a mapping only (`Referenced` in `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`). So each watched page is made
-//! a mapping of its own: a thread of the program is stopped, and made to call `madvise` with `MADV_DONTDUMP`. To the
-//! program nothing changes but its core file and its number of mappings. A share of the pages is watched, chosen by a
-//! hash. Where that would be too many, the share is halved, as often as it takes (SHARDS, FAST 2015).
+//! a mapping of its own: a thread of the program is stopped, and made to call `madvise` with `MADV_DONTDUMP`.
+//! `docs/trace.md` lists what a program can see of that: more mappings, calls of `mremap` that fail, core files. A
+//! share of the pages is watched, chosen by a hash. Where that would be too many, the share is halved, as often as it
+//! takes (SHARDS, FAST 2015).
 //!
 //! A look takes a time in proportion to the watched pages. It happens once an interval, or less often, so that all
 //! looks take a tenth of the time at most.
