@@ -3,7 +3,8 @@
 use super::field::{begins, equals};
 use super::{
     bars, is, less, lines, lower_share, more, number, series, table, times, value, words, Better,
-    Column, Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Value, YScale,
+    Column, Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
+    YScale,
 };
 
 /// `bench reclaim`
@@ -214,6 +215,19 @@ const HIT_COLUMNS: [Column; 5] = [
     times("times LRU", "hit_pct", "policy", "lru"),
     times("of the optimum", "hit_pct", "policy", "opt"),
 ];
+/// The table of `bench replace --live`.
+pub static LIVE_HITS: Table = table("Simulated, and with real pages", &[], &LIVE_COLUMNS);
+
+const LIVE_COLUMNS: [Column; 7] = [
+    words("policy", "{policy}"),
+    number("frames", "frames", 0),
+    number("simulated %", "hit_pct", 2),
+    number("live %", "live_hit_pct", 2),
+    number("points lost", "lost_points", 2),
+    number("mean pages", "mean_pages", 0),
+    number("most", "most_pages", 0),
+];
+
 const HITS: [Value; 1] = [value("hit_pct")];
 const OURS: [Condition; 1] = [is("policy", "adaptive")];
 

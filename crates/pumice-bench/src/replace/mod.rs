@@ -6,6 +6,7 @@
 //! [`made`] up.
 
 mod curve;
+mod live;
 mod made;
 mod opt;
 mod ours;
@@ -26,6 +27,7 @@ use super::harness::{Output, OutputArgs};
 use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
 use curve::Point;
+use live::Reclaimer;
 use opt::Opt;
 use ours::Ours;
 use peers::{Arc, Cache, Clock, ClockPro, Lirs, Oldest, S3Fifo, Sieve, TwoQ};
@@ -81,6 +83,11 @@ pub struct ReplaceArgs {
     /// for; of a sample of the pages where there are many
     #[arg(long, conflicts_with = "frames")]
     curve: bool,
+    /// With real pages and reclaim, beside what is simulated: lru, 2q and adaptive unless others are asked for, and
+    /// two-list if it is. Pages are taken out by kswapd, or by the thread that needs a frame
+    #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true, default_missing_value = "kswapd",
+          conflicts_with_all = ["curve", "all", "plot"])]
+    live: Option<Reclaimer>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -97,11 +104,15 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|policy| match options.only[..] {
+            [] if options.live.is_some() => live::USUAL.contains(policy),
             [] if options.curve => options.all || OF_CURVE.contains(policy),
             [] => options.all || USUAL.contains(policy),
             _ => options.only.iter().any(|one| one == policy),
         })
         .collect();
+    if options.live.is_some() {
+        live::check(&policies, &options.frames)?;
+    }
     let points_of = |trace: &Trace| {
         let one_in = trace.one_in();
         options.frames.iter().map(|&frames| Point::of(frames, one_in)).collect()
@@ -117,8 +128,15 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     }
     let runs =
         traces.iter().zip(&points).map(|(trace, points)| trace.references.len() * points.len());
-    let bar = bar(runs.sum::<usize>() * policies.len());
+    let times = if options.live.is_some() { 2 } else { 1 };
+    let bar = bar(times * runs.sum::<usize>() * policies.len());
     for (trace, points) in traces.iter().zip(&points) {
+        if let Some(reclaimer) = options.live {
+            let simulate = |policy: &str, frames| hits(policy, frames, trace, &[], &bar);
+            let of = (&policies[..], &points[..]);
+            live::run_trace(trace, of, reclaimer, &mut output, &bar, &simulate)?;
+            continue;
+        }
         let ratios = run_trace(trace, &policies, points, &mut output, &bar)?;
         if options.curve {
             bar.suspend(|| print_most(&policies, points, &ratios, trace.page_bytes));

@@ -112,6 +112,11 @@ pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
 
+    /// How many pages a thread gathers before it reports them, if that is fewer than it has room for.
+    fn batch(&self) -> usize {
+        usize::MAX
+    }
+
     /// Reads a page into a frame. It may be unmapped meanwhile, and the bytes read are then thrown away; `from` is
     /// freed when this has returned.
     ///

@@ -81,6 +81,18 @@ impl<P: Policy> ContainedPolicy<P> {
         self.call(|policy| policy.is_active(page)).unwrap_or(true)
     }
 
+    /// Adds to `found`.
+    pub fn oldest(&mut self, most: usize, found: &mut Vec<u32>) {
+        let pages = self.pages;
+        self.call(|policy| {
+            policy.oldest(most, &mut |page| {
+                if (page as usize) < pages && found.len() < most {
+                    found.push(page);
+                }
+            });
+        });
+    }
+
     pub fn put_back(&mut self, page: u32, shadow: Shadow) {
         self.call(|policy| policy.put_back(page, shadow));
     }

@@ -205,6 +205,12 @@ impl<T: DerefMut<Target = [Page]>> Lists<T> {
         (last != list.0).then_some(last)
     }
 
+    /// The next younger page of a list than one that is on it.
+    pub fn younger(&self, list: Head, page: u32) -> Option<u32> {
+        let prev = self.table[page as usize].prev;
+        (prev != list.0).then_some(prev)
+    }
+
     /// Moves all pages of `from` to the young end of `to`.
     pub fn splice_head(&mut self, to: Head, from: Head) {
         let Page { next: young, prev: old, .. } = self.table[from.0 as usize];
@@ -254,7 +260,9 @@ mod tests {
                     _ => {}
                 }
                 for (list, queue) in model.iter().enumerate() {
-                    prop_assert_eq!(lists.tail(lists.head(list)), queue.back().copied());
+                    let head = lists.head(list);
+                    let walk = std::iter::successors(lists.tail(head), |&page| lists.younger(head, page));
+                    prop_assert!(walk.eq(queue.iter().rev().copied()));
                 }
             }
         }

@@ -19,6 +19,18 @@ use super::policy::Policy;
 use super::settings::Settings;
 use super::zone::ZoneReclaim;
 
+/// Frames of a zone, by the pages that a thread gathers before it reports them: reclaim does not know of these
+/// meanwhile, and would evict others in their place.
+const REPORTED_SHARE: usize = 512;
+
+/// Pages that a thread gathers, of any of these zones.
+pub(super) fn report_batch<'z, P: Policy + 'z>(
+    zones: impl IntoIterator<Item = &'z ZoneReclaim<P>>,
+) -> usize {
+    let frames = zones.into_iter().map(ZoneReclaim::frames).min();
+    frames.map_or(usize::MAX, |frames| frames / REPORTED_SHARE)
+}
+
 /// The pager of spaces whose pages go to one backing, on a zone that others may be on as well.
 #[derive(Debug)]
 pub struct Paging<P, B> {
@@ -126,6 +138,10 @@ impl<P: Policy + Send> SwapPager<P> {
 unsafe impl<P: Policy + Send, B: ToBacking> Pager for Paging<P, B> {
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         self.zone.lru_add(space, pages);
+    }
+
+    fn batch(&self) -> usize {
+        report_batch([&*self.zone])
     }
 
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {

@@ -129,6 +129,11 @@ pub trait Policy {
         false
     }
 
+    /// Names pages, `most` at most, by whose last use it will judge the next ones that come and go: their accessed bits
+    /// are looked at first.
+    #[doc(hidden)]
+    fn oldest(&self, _most: usize, _found: &mut dyn FnMut(u32)) {}
+
     /// Takes a page back that [`Policy::evict`] chose, and that can't go out now: it is rolled over, so that others are
     /// chosen before it is again.
     fn put_back(&mut self, page: u32, shadow: Shadow);

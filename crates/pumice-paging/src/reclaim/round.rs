@@ -21,6 +21,13 @@ use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
 /// is eight times as large as memory is seen while the memory turns over once.
 const BATCHES_PER_SWEEP: usize = 16;
 
+/// Pages in memory, by those of a batch at most: a page that goes before it must is memory lost. A batch is whole from
+/// 8,192 pages on.
+const BATCH_SHARE: usize = 256;
+/// Pages by whose last use the policy judges others, for each page that goes; and looks at such pages in a row.
+const JUDGED_PER_PAGE: usize = 4;
+const MOST_LOOKS: usize = 4;
+
 /// A space as a reclaimer knows it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -53,6 +60,19 @@ impl Known {
             space.task().give_frames_back();
         }
     }
+}
+
+/// Pages that the policy chooses at a time, of so many.
+fn batch_of(pages: usize) -> usize {
+    pages / BATCH_SHARE + 1
+}
+
+/// A page whose accessed bit is to be looked at, and its meaning if it is set.
+fn to_look_at<P: Policy>(state: &State<P>, page: u32) -> Option<LookedAt> {
+    let frame = state.frames[page as usize];
+    let seen = if frame.is_new() { Seen::FirstUse } else { Seen::Use };
+    let owner = frame.owner;
+    (!owner.is_none()).then_some(LookedAt { frame: page, owner, seen })
 }
 
 /// The zone's count of pages in flight; when it goes there are none.
@@ -101,6 +121,7 @@ pub(super) struct Round<'r, P: Policy> {
     /// Which of the pages went that were to go at once.
     pub gone: Vec<bool>,
     pub found: Vec<LruPage>,
+    oldest: Vec<u32>,
     pub progress: Progress,
 }
 
@@ -124,6 +145,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE),
             gone: Vec::with_capacity(batch),
             found: Vec::new(),
+            oldest: Vec::new(),
             progress: Progress::default(),
         }
     }
@@ -191,23 +213,37 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.known.get(place)?.space.as_ref()
     }
 
-    /// Reports accessed pages to the policy.
+    /// Reports accessed pages to the policy: some, round robin, and those that it is about to judge. Where some of
+    /// these were accessed, others are judged then, which are looked at too.
     fn scan(&mut self) {
-        let mut looked_at = std::mem::take(&mut self.looked_at);
-        looked_at.clear();
         let mut state = self.zone.state();
-        let most = self.settings.swap_cluster_max * SCANNED_PER_PAGE;
-        let State { frames, hand, policy, .. } = &mut *state;
-        for _ in 0..most.min(frames.len()) {
-            *hand = if *hand + 1 < frames.len() { *hand + 1 } else { 0 };
-            let (owner, is_new) = (frames[*hand].owner, frames[*hand].is_new());
-            if !owner.is_none() {
-                let seen = if is_new { Seen::FirstUse } else { Seen::Use };
-                looked_at.push(LookedAt { frame: *hand as u32, owner, seen });
+        let batch = self.settings.swap_cluster_max.min(batch_of(state.policy.len()));
+        let frames = state.frames.len();
+        for _ in 0..(batch * SCANNED_PER_PAGE).min(frames) {
+            state.hand = if state.hand + 1 < frames { state.hand + 1 } else { 0 };
+            self.looked_at.extend(to_look_at(&state, state.hand as u32));
+        }
+        state.policy.retain_known(&mut self.looked_at, |looked_at| looked_at.frame);
+        drop(state);
+        self.look();
+        for _ in 0..MOST_LOOKS {
+            let mut state = self.zone.state();
+            state.policy.oldest(batch * JUDGED_PER_PAGE, &mut self.oldest);
+            let oldest = self.oldest.drain(..);
+            self.looked_at.extend(oldest.filter_map(|page| to_look_at(&state, page)));
+            state.policy.retain_known(&mut self.looked_at, |looked_at| looked_at.frame);
+            drop(state);
+            let looked_at = self.looked_at.len();
+            if self.look() <= looked_at / 4 {
+                break;
             }
         }
-        policy.retain_known(&mut looked_at, |looked_at| looked_at.frame);
-        drop(state);
+    }
+
+    /// Looks at the accessed bits of the pages that are noted, and reports them. Returns how many were used, other than
+    /// for the first time.
+    fn look(&mut self) -> usize {
+        let mut looked_at = std::mem::take(&mut self.looked_at);
         let is_same = |one: &LookedAt, next: &LookedAt| one.owner.member() == next.owner.member();
         for of_space in looked_at.chunk_by_mut(is_same) {
             match self.space(of_space[0].owner.member()) {
@@ -215,6 +251,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 None => of_space.iter_mut().for_each(|looked_at| looked_at.seen = Seen::Nothing),
             }
         }
+        let mut used = 0;
         if looked_at.iter().any(|looked_at| looked_at.seen != Seen::Nothing) {
             let mut state = self.zone.state();
             let seen = looked_at.iter().filter(|looked_at| looked_at.seen != Seen::Nothing);
@@ -224,12 +261,17 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                         Seen::Nothing => {}
                         Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
                         Seen::FirstUse => state.frames[frame as usize].note_seen(),
-                        Seen::Use => state.policy.accessed(frame, owner.name()),
+                        Seen::Use => {
+                            used += 1;
+                            state.policy.accessed(frame, owner.name());
+                        }
                     }
                 }
             }
         }
+        looked_at.clear();
         self.looked_at = looked_at;
+        used
     }
 
     /// Meets pages that are in memory and that the policy does not know, as 2.4's `swap_out` goes round page tables:
@@ -343,10 +385,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         }
     }
 
-    /// How many pages are to be chosen now.
-    pub fn begin_batch(&mut self, state: &mut State<P>) -> usize {
+    /// So many pages are to be chosen now, as `batch` says of those in memory.
+    pub fn begin_batch(&mut self, state: &mut State<P>, batch: impl Fn(usize) -> usize) -> usize {
         let pages = state.policy.len();
-        let batch = self.settings.swap_cluster_max.min(pages / 8 + 1);
+        let batch = self.settings.swap_cluster_max.min(batch(pages));
         self.chosen += batch;
         state.shrinkers.note_scanned(batch, pages, &self.settings);
         batch
@@ -355,7 +397,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// Has the policy choose a batch.
     fn choose_batch(&mut self) {
         let mut state = self.zone.state();
-        let batch = self.begin_batch(&mut state);
+        let batch = self.begin_batch(&mut state, batch_of);
         // A policy that says the same frame again and again does not keep this from ending.
         for _ in 0..state.frames.len() {
             if self.victims.len() >= batch {

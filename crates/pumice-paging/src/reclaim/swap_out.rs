@@ -27,12 +27,14 @@ use super::writes::Victim;
 const LOOKED_AT_ONCE: usize = 64;
 /// One in so many pages that are looked at may be mapped before tables are walked, as 2.4.17 has it.
 const LOOKED_AT_FOR_MAPPED: usize = 10;
+/// Pages in memory, by those of a batch at most.
+const BATCH_SHARE: usize = 8;
 
 impl<P: Policy + Send> Round<'_, P> {
     /// Chooses a batch by the rule.
     pub fn choose_by_tables(&mut self, vm_mapped_ratio: usize) {
         let mut state = self.zone.state();
-        let batch = self.begin_batch(&mut state);
+        let batch = self.begin_batch(&mut state, |pages| pages / BATCH_SHARE + 1);
         state.policy.refill(batch);
         let most = state.policy.len();
         drop(state);

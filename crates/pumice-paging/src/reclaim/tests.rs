@@ -345,6 +345,23 @@ fn a_loop_is_kept_in_part_also_by_batches_and_in_a_part_of_the_table() {
 }
 
 #[test]
+fn pages_that_others_are_judged_by_are_named() {
+    let mut entries = table::<Adaptive<'_>>(64);
+    let mut memory = Memory::new(Adaptive::new(&mut entries), 64, 100);
+    memory.hits(&Vec::from_iter(0..70));
+    let named = |memory: &Memory<Adaptive<'_>>, most| {
+        let mut pages = Vec::new();
+        memory.policy.oldest(most, &mut |frame| pages.push(memory.page_of[frame as usize]));
+        pages
+    };
+    assert_eq!(named(&memory, 3), [0, 1, 2]);
+    // Those that were used are judged by no more.
+    memory.access(1);
+    assert_eq!(named(&memory, 3), [0, 2, 3]);
+    assert!(named(&memory, 100).len() < 64, "inactive pages are not among them");
+}
+
+#[test]
 fn up_and_down_is_what_lru_has() {
     let leg = |step: usize| (step % 6_000).min(5_999 - step % 6_000);
     let trace: Vec<usize> = (0..75_000).map(leg).collect();

@@ -67,7 +67,7 @@ use crate::space::{Result, VmSpace};
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 
 use super::arrivals::came_in_all;
-use super::paging::check_pager;
+use super::paging::{check_pager, report_batch};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -211,6 +211,10 @@ unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
                 }
             }
         }
+    }
+
+    fn batch(&self) -> usize {
+        report_batch(self.zones.iter().map(|zone| &**zone))
     }
 
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {

@@ -52,23 +52,45 @@ pub const BATCH_PAGES: usize = 64;
 pub(super) struct Batch {
     pages: [LruPage; BATCH_PAGES],
     len: usize,
+    /// It is full with so many.
+    most: usize,
 }
 
 impl Batch {
-    pub const EMPTY: Batch =
-        Batch { pages: [LruPage { page: 0, frame: Pfn(0) }; BATCH_PAGES], len: 0 };
+    /// An empty one, which is full with `most` pages, and with [`BATCH_PAGES`] in any case.
+    pub fn of(most: usize) -> Batch {
+        let none = LruPage { page: 0, frame: Pfn(0) };
+        Batch { pages: [none; BATCH_PAGES], len: 0, most: most.clamp(1, BATCH_PAGES) }
+    }
 
     /// Adds a page. Whether the batch is full.
     #[inline(always)]
     pub fn add(&mut self, page: LruPage) -> bool {
         self.pages[self.len % BATCH_PAGES] = page;
         self.len += 1;
-        self.len == BATCH_PAGES
+        self.len >= self.most
     }
 
     /// A copy of the pages and how many they are; none is left.
     #[inline(always)]
     pub fn take(&mut self) -> ([LruPage; BATCH_PAGES], usize) {
         (self.pages, core::mem::take(&mut self.len).min(BATCH_PAGES))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_full_with_as_many_as_it_was_made_for() {
+        for (asked, most) in [(0, 1), (1, 1), (7, 7), (usize::MAX, BATCH_PAGES)] {
+            let mut batch = Batch::of(asked);
+            let page = |page| LruPage { page, frame: Pfn(page) };
+            let full = (1..=BATCH_PAGES).find(|&nth| batch.add(page(nth)));
+            assert_eq!(full, Some(most), "{asked}");
+            assert_eq!(batch.take().1, most);
+            assert_eq!(batch.take().1, 0);
+        }
     }
 }

@@ -49,13 +49,14 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
 impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     pub(super) fn new(space: &'s VmSpace<F, T>) -> Result<Self> {
         let record = TaskRecord::take(&space.records).ok_or(VmError::OutOfRecords("thread"))?;
+        let pager = space.tables.source.pager();
         Ok(Task {
             space,
             record,
             list: UnsafeCell::new(space.tables.source.list()),
             gfp: Cell::new(Gfp::KERNEL),
-            is_paged: space.tables.source.pager().is_some(),
-            batch: UnsafeCell::new(Batch::EMPTY),
+            is_paged: pager.is_some(),
+            batch: UnsafeCell::new(Batch::of(pager.map_or(1, |pager| pager.batch()))),
             held: Cell::new(0),
             level: Cell::new(0),
             regions: Cell::new(0),
@@ -127,8 +128,9 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     #[cold]
     #[inline(never)]
     fn reclaim(&self) -> bool {
-        // Frames that the list has put aside are frames to be had.
+        // Frames that the list has put aside are frames to be had, and pages that came may be the next to go.
         self.with_list(|list| list.flush());
+        self.lru_drain();
         let zone = self.space.tables.source.pager().and_then(|pager| pager.zone());
         let reclaim = |zone: &dyn Reclaim| zone.reclaim(self.gfp.get(), 1) > 0;
         zone.and_then(|zone| self.let_others_run(|| reclaim(zone))).unwrap_or(false)

@@ -107,6 +107,58 @@ fn compressed_traces_are_read() {
 }
 
 #[test]
+fn live_hits_are_near_the_simulated_ones() {
+    let folder = folder("bench-replace-live");
+    let trace = folder.join("loop.txt");
+    // A loop that is kept in part, and a page between each two of it that is used all the time.
+    let text: String = (0..30_000).map(|step| format!("{}\n9\n", 1000 + step % 300)).collect();
+    fs::write(&trace, text).expect("a file");
+    let run = |by: &str, json: &std::path::Path| {
+        let mut command = pumice(&["bench", "replace", by, "--only", "lru,2q,two-list,adaptive"]);
+        command.args(["--frames", "200,1000", "--trace"]).arg(&trace).arg("--json").arg(json);
+        let output = command.output().expect("pumice starts");
+        assert!(output.status.success(), "{output:?}");
+        assert!(stdout(&output).contains("points lost"), "{output:?}");
+        rows(json)
+    };
+    let direct = run("--live=direct", &folder.join("direct.jsonl"));
+    for rows in [&direct, &run("--live", &folder.join("kswapd.jsonl"))] {
+        assert_eq!(rows.len(), 2 * 4);
+        for row in rows {
+            let of = |field: &str| row[field].as_f64().unwrap_or_else(|| panic!("{field} {row}"));
+            assert!(of("live_hit_pct") >= 49.0 && of("most_pages") <= of("frames"), "{row}");
+            assert!((of("hit_pct") - of("live_hit_pct") - of("lost_points")).abs() < 1e-6);
+            if row["policy"] == "adaptive" || of("frames") == 1000.0 {
+                assert!(of("lost_points").abs() < 5.0, "{row}");
+            }
+            if of("frames") == 1000.0 {
+                assert_eq!(of("misses"), 301.0, "{row}");
+            }
+        }
+    }
+    // No clock has a part in it.
+    let again = run("--live=direct", &folder.join("again.jsonl"));
+    let misses = |rows: &[serde_json::Value]| -> Vec<_> {
+        rows.iter().map(|row| row["misses"].clone()).collect()
+    };
+    assert_eq!(misses(&direct), misses(&again));
+}
+
+#[test]
+fn live_runs_have_limits() {
+    for (arguments, wanted) in [
+        (["--live", "--only", "opt"], "and not opt"),
+        (["--live", "--frames", "63"], "and not 63"),
+        (["--live=often", "--frames", "64"], "often"),
+    ] {
+        let output = pumice(&["bench", "replace"]).args(arguments).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(wanted) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
 fn bad_input_is_answered_in_one_line() {
     let folder = folder("bench-replace-bad");
     let trace = folder.join("bad.txt");

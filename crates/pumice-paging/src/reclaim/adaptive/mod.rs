@@ -216,6 +216,10 @@ impl Policy for Adaptive<'_> {
         self.pages.evict_page(page)
     }
 
+    fn oldest(&self, most: usize, found: &mut dyn FnMut(u32)) {
+        self.pages.oldest_judged(most, found);
+    }
+
     fn put_back(&mut self, page: u32, _shadow: Shadow) {
         // As if it were used now: or pages that can't go would be chosen again and again.
         self.pages.put_back(page);

@@ -95,11 +95,15 @@ impl Order {
     /// Makes one of two neighbours; the last bucket is then free.
     fn merge(&mut self, now: u64) -> Merged {
         let end = |index: usize| self.buckets[..self.len].get(index).map_or(now, |next| next.start);
-        let closeness = |&index: &usize| {
+        // Compared by products: this comes often where memory is small, and divisions would be most of it.
+        let (mut least, mut least_width, mut least_age) = (0, 1.0, 0.0);
+        for index in 0..self.len - 1 {
             let start = self.buckets[index].start;
-            ((end(index + 2) - start) << 20) / (now - start)
-        };
-        let least = (0..self.len - 1).min_by_key(closeness).unwrap_or(0);
+            let (width, age) = ((end(index + 2) - start) as f64, (now - start) as f64);
+            if width * least_age < least_width * age {
+                (least, least_width, least_age) = (index, width, age);
+            }
+        }
         let (older, younger) = (self.buckets[least], self.buckets[least + 1]);
         self.buckets.copy_within(least + 2.., least + 1);
         Merged { from: younger.list.into(), into: older.list.into(), bucket: least }

@@ -33,6 +33,8 @@ const SORT_STEPS: usize = 32;
 const MOST_SORTED: usize = 4096;
 /// Frames that the hand passes for one eviction at most.
 const HAND_STEPS: usize = 128;
+/// Pages that a look for the oldest passes, by those that it is for.
+const LOOK_STEPS: usize = 4;
 /// Bits of an epoch and of an eviction's number in a shadow: an epoch is known for 256 times the memory; for half as
 /// long where a memory is so small that a 64th of it is rounded down to one page.
 const EPOCH_BITS: u32 = 14;
@@ -280,6 +282,29 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
             sorted += 1;
             self.lists.remove(page);
             self.place(page);
+        }
+    }
+
+    /// Under LIRS, the active pages that were used longest ago, as far as is known. Pages that come back are compared
+    /// with the last one. If its use was not seen yet, it would let in others that were used before it.
+    pub fn oldest_judged(&self, most: usize, found: &mut dyn FnMut(u32)) {
+        if self.rule != Rule::Lirs {
+            return;
+        }
+        let (mut many, mut passed) = (0, 0);
+        let lists = (self.first_active..).map_while(|bucket| self.order.list_of(bucket));
+        for list in lists.map(|list| self.lists.head(list)) {
+            let tail = self.lists.tail(list);
+            for page in std::iter::successors(tail, |&page| self.lists.younger(list, page)) {
+                if many == most || passed == most * LOOK_STEPS {
+                    return;
+                }
+                passed += 1;
+                if !self.lists.page(page).flags().contains(Flags::REFERENCED) {
+                    many += 1;
+                    found(page);
+                }
+            }
         }
     }
 

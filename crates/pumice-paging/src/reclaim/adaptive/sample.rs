@@ -14,9 +14,9 @@ use super::pages::{Pages, Rule, RULES};
 use super::Adaptive;
 
 /// Frames of a small memory.
-const MOST_FRAMES: usize = 1024;
+const MOST_FRAMES: usize = 512;
 /// Names for each frame, of them so many at each place.
-const NAMES_PER_FRAME: usize = 16;
+const NAMES_PER_FRAME: usize = 8;
 const WAYS: usize = 8;
 
 /// The whereabouts of a page in one small memory.
