@@ -319,7 +319,8 @@ fn what_can_not_be_read_is_an_error_of_that_page_until_it_can() {
         assert_eq!(view.request(&[7]), 1);
         view.arrived(1, &mut arrived).expect("it goes on");
         is_told(view.read(arrived[0]).map(drop));
-        check(&view.read(1499).expect("in memory"), 1499, 1);
+        let resident = (10..1500).rev().find(|&page| view.translate(page).is_some()).expect("one");
+        check(&view.read(resident).expect("in memory"), resident, 1);
         view.overwrite(8, &[9; FRAME_SIZE]).expect("nothing to read");
         assert_eq!((stage.cache.counts().dirty, file.dirty()), (1, 1));
         device.tell(Told::Go);
