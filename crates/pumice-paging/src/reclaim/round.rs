@@ -22,10 +22,10 @@ use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
 const BATCHES_PER_SWEEP: usize = 16;
 
 /// Pages in memory, by those of a batch at most: a page that goes before it must is memory lost. A batch is whole from
-/// 8,192 pages on.
-const BATCH_SHARE: usize = 256;
+/// 16,384 pages on.
+const BATCH_SHARE: usize = 512;
 /// Pages by whose last use the policy judges others, for each page that goes; and looks at such pages in a row.
-const JUDGED_PER_PAGE: usize = 4;
+const JUDGED_PER_PAGE: usize = 8;
 const MOST_LOOKS: usize = 4;
 
 /// A space as a reclaimer knows it.
