@@ -11,12 +11,21 @@ use crate::sync::{contain, in_policy, Mutex};
 
 /// Makes engines, for so many requests at a time.
 #[derive(Clone)]
-pub struct Engines(Arc<dyn Fn(u32) -> AnyEngine + Send + Sync>);
+pub struct Engines(Arc<Maker>);
+
+/// The program's own way of making an engine. Its end is contained, since a thread of reclaim may have the last one.
+struct Maker(Option<Box<dyn Fn(u32) -> AnyEngine + Send + Sync>>);
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        in_policy::call(|| contain(|| drop(self.0.take())));
+    }
+}
 
 impl Engines {
     /// Engines of one's own.
     pub fn new(make: impl Fn(u32) -> AnyEngine + Send + Sync + 'static) -> Engines {
-        Engines(Arc::new(make))
+        Engines(Arc::new(Maker(Some(Box::new(make)))))
     }
 
     /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
@@ -24,7 +33,8 @@ impl Engines {
     #[doc(hidden)]
     pub fn make(&self, depth: u32) -> AnyEngine {
         // A fault may want it, of a page that it has claimed: a wait for such a page in there would never end.
-        let made = in_policy::call(|| contain(|| (self.0)(depth)));
+        let made =
+            in_policy::call(|| contain(|| self.0 .0.as_ref().map(|make| make(depth))).flatten());
         Box::new(Contained::new(made.unwrap_or_else(|| Box::new(Plain::new()))))
     }
 
@@ -111,5 +121,30 @@ impl<P> Queues<P> {
 impl<P> std::fmt::Debug for Queues<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queues").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    struct LastWord;
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            panic!("a last word");
+        }
+    }
+
+    #[test]
+    fn engines_whose_end_panics_take_no_thread_along() {
+        let word = LastWord;
+        let make = move |_| {
+            let _ = &word;
+            Box::new(Plain::new()) as AnyEngine
+        };
+        let queues = Queues::<()>::new(Engines::new(make), 1);
+        queues.give(queues.take());
+        drop(queues);
     }
 }

@@ -176,6 +176,8 @@ pub mod swap {
     /// Swap, as a pager knows it.
     pub mod backing {
         #[doc(inline)]
+        pub use pumice_paging::backing::ToBacking;
+        #[doc(inline)]
         pub use pumice_paging::swap::backing::SwapBacking;
     }
 }
