@@ -20,6 +20,8 @@ pub struct Page {
 }
 
 const FLAG_BITS: u32 = 8;
+/// Flags that [`Page::set_sampled`] alone sets.
+const OF_SAMPLES: u8 = Flags::NOTED.bits() | Flags::SAMPLED.bits();
 
 pumice_frames::flags! {
     /// A policy's knowledge of a page.
@@ -34,12 +36,14 @@ pumice_frames::flags! {
         const FAR = 16;
         /// Two bits that count uses.
         const USES = 32 | 64;
+        /// It is known whether the page is in a sample, and it is.
+        const NOTED = 8;
+        const SAMPLED = 128;
     }
 }
 
 impl Flags {
     const ONE_USE: u8 = 32;
-
     /// Uses that are remembered.
     pub fn uses(self) -> u8 {
         (self & Flags::USES).bits() / Flags::ONE_USE
@@ -83,8 +87,28 @@ impl Page {
         self.stamp_and_flags = stamp << FLAG_BITS | u64::from(self.flags().bits());
     }
 
+    /// Sets all flags but those of samples.
     pub(super) fn set_flags(&mut self, flags: Flags) {
-        self.stamp_and_flags = self.stamp() << FLAG_BITS | u64::from(flags.bits());
+        self.replace(!OF_SAMPLES, flags.bits());
+    }
+
+    /// Whether its page is in a sample, if that is noted.
+    pub(super) fn sampled(&self) -> Option<bool> {
+        let flags = self.flags();
+        flags.contains(Flags::NOTED).then(|| flags.contains(Flags::SAMPLED))
+    }
+
+    pub(super) fn set_sampled(&mut self, sampled: Option<bool>) {
+        let flags = match sampled {
+            None => 0,
+            Some(false) => Flags::NOTED.bits(),
+            Some(true) => OF_SAMPLES,
+        };
+        self.replace(OF_SAMPLES, flags);
+    }
+
+    fn replace(&mut self, mask: u8, flags: u8) {
+        self.stamp_and_flags = self.stamp_and_flags & !u64::from(mask) | u64::from(flags & mask);
     }
 }
 

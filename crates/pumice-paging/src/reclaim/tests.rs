@@ -330,6 +330,18 @@ fn a_loop_larger_than_the_memory_is_kept_in_part() {
     assert!(hits > trace.len() * 3 / 4, "{hits}");
 }
 
+/// Of which a sample may have more than its share, or less. The small memories must not have room for all of that.
+#[test]
+fn a_loop_a_little_larger_than_the_memory_is_kept_wherever_it_lies() {
+    for (frames, pages) in [(980, 1_011), (1_200, 1_212), (3_000, 3_030)] {
+        for base in (0..6).map(|nth| nth * 20_011) {
+            let trace: Vec<usize> = (0..60 * pages).map(|step| base + step % pages).collect();
+            let hits = adaptive_hits(frames, &trace);
+            assert!(hits > trace.len() * 9 / 10, "{hits} of {} from {base}", trace.len());
+        }
+    }
+}
+
 /// Reclaim takes 32 pages at a time; and there may be memory for fewer pages than the policy's table has.
 #[test]
 fn a_loop_is_kept_in_part_also_by_batches_and_in_a_part_of_the_table() {

@@ -24,12 +24,14 @@
 //! its pages are not those that the rule would have kept. It then follows LRU, which forgets soonest, unless that has
 //! far fewer hits.
 
+mod census;
 mod order;
 mod pages;
 mod sample;
 
 use super::list::Page;
 use super::policy::{Arrival, Policy, Shadow, Tunables};
+use census::Census;
 use order::BUCKETS;
 use pages::{Pages, Rule, RULES};
 use sample::Samples;
@@ -69,6 +71,7 @@ struct Competition {
     /// Of a memory for so many pages.
     room: usize,
     samples: Samples,
+    census: Census,
     /// Of each rule over the one that is followed.
     advantage: [f64; RULES.len()],
     /// References in which each rule differed from the one that is followed.
@@ -83,15 +86,16 @@ impl Competition {
         Some(Box::new(Competition {
             room: pages,
             samples,
+            census: Census::new(pages),
             advantage: none,
             differences: none,
             mismatch: 0.0,
         }))
     }
 
-    /// A page is used, which was a hit or not. Returns the rule to follow, if it is another.
-    fn note(&mut self, name: u64, was_hit: bool, follows: Rule) -> Option<Rule> {
-        let hits = self.samples.access(name)?;
+    /// A page of the sample is used, which was a hit or not. Returns the rule to follow, if it is another.
+    fn note(&mut self, hash: u64, was_hit: bool, follows: Rule) -> Option<Rule> {
+        let hits = self.samples.access(hash)?;
         let frames = self.samples.frames() as f64;
         let least = (LEAST_SHARE * frames).max(LEAST);
         let fading = 1.0 - 1.0 / (MEMORY * frames);
@@ -154,14 +158,36 @@ impl<'t> Adaptive<'t> {
             if let Some(mut other) = Competition::new(room) {
                 other.samples.tune(self.pages.tunables());
                 *competition = other;
+                competition.census.begin();
             }
         }
     }
 
-    fn note(&mut self, name: u64, was_hit: bool) {
+    /// A page is used, which was a hit or not. It is in memory, or comes.
+    fn note(&mut self, page: u32, name: u64, was_hit: bool) {
         let Some(competition) = &mut self.competition else { return };
-        if let Some(rule) = competition.note(name, was_hit, self.pages.rule()) {
+        let hash = competition.samples.hash(name);
+        competition.census.note(&mut self.pages, page, hash.is_some());
+        let Some(hash) = hash else { return };
+        if let Some(rule) = competition.note(hash, was_hit, self.pages.rule()) {
             self.pages.follow(rule);
+        }
+    }
+
+    /// A page goes.
+    fn note_gone(&mut self, page: u32) {
+        if let Some(competition) = &mut self.competition {
+            competition.census.forget(&mut self.pages, page);
+        }
+    }
+
+    /// The small memories have as many frames as this one has pages of the sample.
+    fn fit_samples(&mut self) {
+        let Some(competition) = &mut self.competition else { return };
+        competition.census.clear_some(&mut self.pages);
+        let (len, room) = (self.pages.len(), self.pages.room());
+        if let Some(sampled) = competition.census.sampled(len, room) {
+            competition.samples.set_room(sampled);
         }
     }
 }
@@ -186,7 +212,7 @@ impl Policy for Adaptive<'_> {
     }
 
     fn add(&mut self, page: u32, name: u64, arrival: Arrival) {
-        self.note(name, false);
+        self.note(page, name, false);
         let shadow = match arrival {
             Arrival::Refault(shadow) => Some(shadow),
             Arrival::Fresh | Arrival::ReadAhead => None,
@@ -195,16 +221,19 @@ impl Policy for Adaptive<'_> {
     }
 
     fn accessed(&mut self, page: u32, name: u64) {
-        self.note(name, true);
+        self.note(page, name, true);
         self.pages.accessed(page);
     }
 
     fn forget(&mut self, page: u32) {
+        self.note_gone(page);
         self.pages.forget(page);
     }
 
     fn evict(&mut self) -> Option<(u32, Shadow)> {
+        self.fit_samples();
         let evicted = self.pages.evict()?;
+        self.note_gone(evicted.0);
         self.evictions = self.evictions.wrapping_add(1);
         if self.evictions % LOOK_EVERY == 0 {
             self.fit_competition();
@@ -213,6 +242,7 @@ impl Policy for Adaptive<'_> {
     }
 
     fn evict_page(&mut self, page: u32) -> Shadow {
+        self.note_gone(page);
         self.pages.evict_page(page)
     }
 

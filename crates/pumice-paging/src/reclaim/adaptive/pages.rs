@@ -140,6 +140,15 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
         self.lists.page(page).flags().contains(Flags::LRU)
     }
 
+    /// Whether a page is in a sample, if that is noted.
+    pub fn sampled(&self, page: u32) -> Option<bool> {
+        self.lists.page(page).sampled()
+    }
+
+    pub fn set_sampled(&mut self, page: u32, sampled: Option<bool>) {
+        self.lists.page_mut(page).set_sampled(sampled);
+    }
+
     /// A page comes, for the first time or with the shadow of when it went.
     pub fn add(&mut self, page: u32, shadow: Option<Shadow>) {
         debug_assert!(!self.contains(page));

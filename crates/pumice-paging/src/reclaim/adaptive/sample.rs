@@ -2,7 +2,11 @@
 //!
 //! A page is in the sample if a hash of its name is small enough (SHARDS, Waldspurger, Park, Garthwaite and Ahmad, FAST
 //! 2015). A memory for a share of the pages that has the same share of the frames has about the hit ratio of the
-//! whole. It has at most [`MOST_FRAMES`] frames, so large memories pay a constant for it.
+//! whole. It has about [`MOST_FRAMES`] frames at most, so large memories pay a constant for it.
+//!
+//! A sample may have more of the pages in use than its share, or fewer. A loop that is a little larger than the memory
+//! would then fit into the small ones, or not come round. So these have as many frames as the memory has pages in it
+//! that are sampled ([`Samples::set_room`]).
 //!
 //! One table has the names of pages: in which frames of the small memories each is, or its shadow there. It has no room
 //! for all that ever were: of eight that share a place, the one goes that is in none of the memories and was used
@@ -14,7 +18,9 @@ use super::pages::{Pages, Rule, RULES};
 use super::Adaptive;
 
 /// Frames of a small memory.
-const MOST_FRAMES: usize = 512;
+const MOST_FRAMES: usize = 640;
+/// A small memory has room for its share of the frames, and for this part more.
+const MORE_FRAMES: usize = 4;
 /// Names for each frame, of them so many at each place.
 const NAMES_PER_FRAME: usize = 8;
 const WAYS: usize = 8;
@@ -49,10 +55,31 @@ struct Name {
 #[derive(Debug)]
 struct Small {
     pages: Pages<Box<[Page]>>,
-    /// Which of the names a frame has.
+    /// Which of the names a frame has; of a free one, which is free beside it.
     names: Box<[u32]>,
-    /// Frames that have had a page.
-    used: u32,
+    /// A free frame; [`NO_FRAME`] where each has a page.
+    free: u32,
+}
+
+const NO_FRAME: u32 = u32::MAX;
+
+impl Small {
+    fn new(rule: Rule, frames: usize) -> Option<Small> {
+        let table = boxed(Adaptive::table_len(frames), Page::new())?;
+        let mut names = boxed(frames, NO_FRAME)?;
+        for (next, name) in (1..frames as u32).zip(&mut names) {
+            *name = next;
+        }
+        Some(Small { pages: Pages::new(table).with_rule(rule), names, free: 0 })
+    }
+
+    /// Has a page go.
+    fn evict(&mut self, rule: Rule, names: &mut [Name]) {
+        let Some((frame, shadow)) = self.pages.evict() else { return };
+        let name = std::mem::replace(&mut self.names[frame as usize], self.free);
+        self.free = frame;
+        names[name as usize].places[rule as usize] = Place(shadow.to_bits() | Place::IS_OUT);
+    }
 }
 
 /// See the module's top.
@@ -61,7 +88,10 @@ pub(super) struct Samples {
     /// By rule. On the heap, as all here: threads that page may have small stacks.
     small: Vec<Small>,
     names: Box<[Name]>,
+    /// The share of the frames.
     frames: usize,
+    /// Pages that each of the memories has at most.
+    room: usize,
     /// Pages whose hash is at most this are in the sample.
     most: u32,
     uses: u32,
@@ -93,18 +123,18 @@ impl Samples {
         }
         let mut small = Vec::new();
         small.try_reserve_exact(RULES.len()).ok()?;
+        // All pages of a memory that is small itself are sampled.
+        let most_room = if share == 1 { frames } else { frames + frames / MORE_FRAMES + 1 };
         for rule in RULES {
-            let table = boxed(Adaptive::table_len(frames), Page::new())?;
-            let pages = Pages::new(table).with_rule(rule);
-            small.push(Small { pages, names: boxed(frames, 0)?, used: 0 });
+            small.push(Small::new(rule, most_room)?);
         }
-        let places = (frames * NAMES_PER_FRAME).div_ceil(WAYS).next_power_of_two();
+        let places = (most_room * NAMES_PER_FRAME).div_ceil(WAYS).next_power_of_two();
         let names = boxed(places * WAYS, Name::default())?;
         let most = (frames as u64 * u64::from(u32::MAX) / pages as u64) as u32;
-        Some(Samples { small, names, frames, most, uses: 0 })
+        Some(Samples { small, names, frames, room: frames, most, uses: 0 })
     }
 
-    /// Frames that each of the memories has.
+    /// Frames that each of the memories has, if the sample has its share of the pages.
     pub fn frames(&self) -> usize {
         self.frames
     }
@@ -115,17 +145,20 @@ impl Samples {
         }
     }
 
-    /// A page is used: whether each of the rules has it, if it is in the sample.
-    #[inline]
-    pub fn access(&mut self, name: u64) -> Option<[bool; RULES.len()]> {
-        let hash = hash(name);
-        if hash as u32 > self.most {
-            return None;
-        }
-        self.access_sampled(hash)
+    /// The memory has room for so many pages that are in the sample.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room.clamp(1, self.small[0].names.len());
     }
 
-    fn access_sampled(&mut self, hash: u64) -> Option<[bool; RULES.len()]> {
+    /// The hash of a page that is in the sample.
+    #[inline]
+    pub fn hash(&self, name: u64) -> Option<u64> {
+        let hash = hash(name);
+        (hash as u32 <= self.most).then_some(hash)
+    }
+
+    /// A page is used that has this hash: whether each of the rules has it, if its name is known.
+    pub fn access(&mut self, hash: u64) -> Option<[bool; RULES.len()]> {
         // The lower half of the hash chose the page; the place must not depend on it alone.
         let tag = ((hash >> 32) as u32).max(1);
         let place = (hash ^ hash >> 32) as usize & (self.names.len() / WAYS - 1);
@@ -157,20 +190,23 @@ impl Samples {
 
     fn access_by(&mut self, rule: Rule, at: usize) -> bool {
         let small = &mut self.small[rule as usize];
+        // It has become smaller.
+        if small.pages.len() > self.room {
+            small.evict(rule, &mut self.names);
+        }
         let place = self.names[at].places[rule as usize];
         if let Some(frame) = place.frame() {
             small.pages.accessed(frame);
             return true;
         }
-        let frame = if (small.used as usize) < self.frames {
-            small.used += 1;
-            small.used - 1
-        } else {
-            let Some((frame, shadow)) = small.pages.evict() else { return false };
-            let gone = &mut self.names[small.names[frame as usize] as usize];
-            gone.places[rule as usize] = Place(shadow.to_bits() | Place::IS_OUT);
-            frame
-        };
+        if small.pages.len() >= self.room || small.free == NO_FRAME {
+            small.evict(rule, &mut self.names);
+        }
+        let frame = small.free;
+        if frame == NO_FRAME {
+            return false;
+        }
+        small.free = small.names[frame as usize];
         small.names[frame as usize] = at as u32;
         small.pages.add(frame, place.shadow());
         self.names[at].places[rule as usize] = Place(frame | Place::IS_IN);
