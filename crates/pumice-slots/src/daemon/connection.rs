@@ -47,6 +47,8 @@ pub struct Wait {
     pub since: Instant,
     /// Until when.
     pub until: Instant,
+    /// The look at the snapshot's file that must come first: it began after the request. 0 without a snapshot.
+    pub look: u64,
 }
 
 /// A leased slot.

@@ -10,6 +10,8 @@
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
 //! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
+//! | [`source`] | a snapshot's file, and its versions |
+//! | [`watch`] | the threads that look whether it has changed |
 //! | [`room`] | whether there is memory for another slot |
 //! | [`reaper`] | the threads that truncate ended slots and close descriptors that clients sent |
 //! | [`server`] | the event loop |
@@ -37,12 +39,14 @@ mod reaper;
 mod room;
 mod server;
 mod signals;
+mod source;
 mod subordinate;
 mod turns;
+mod watch;
 
 pub use allow::{Allowed, Rule};
 pub use listener::systemd_socket;
-pub use plan::Plan;
+pub use plan::{Plan, SnapshotPlan};
 pub use pool::Key;
 
 use std::os::fd::OwnedFd;

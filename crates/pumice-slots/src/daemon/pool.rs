@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use crate::message::ClassRow;
 use crate::refusal::Reason;
-use crate::{PageKind, SlotFile};
+use crate::{PageKind, SlotFile, SnapshotName};
 
+use super::source::Version;
 use super::turns::{Owed, Precedence, Rank, Tags, Taker, WaitQueue};
 
 /// The properties that all slots of a class share. The order is by size.
@@ -19,6 +20,16 @@ pub struct Key {
     pub pages: PageKind,
     /// The memory node, if one was chosen.
     pub node: Option<u32>,
+    /// The snapshot whose content they have. Its class stays the same one when the file's size changes.
+    pub snapshot: Option<SnapshotName>,
+}
+
+impl Key {
+    /// Whether both are of one class.
+    pub fn is_of(&self, other: &Key) -> bool {
+        let bytes = if self.snapshot.is_some() { other.bytes } else { self.bytes };
+        Key { bytes, ..*self } == *other
+    }
 }
 
 /// A populated slot that is not leased.
@@ -28,6 +39,8 @@ pub struct ReadySlot {
     pub file: SlotFile,
     /// Bytes of it in huge pages.
     pub huge_bytes: u64,
+    /// The version of the snapshot that it has.
+    pub version: Option<Version>,
 }
 
 /// A client that waits: its connection's number.
@@ -68,8 +81,8 @@ impl Pool {
             class.retry_at = None;
         }
         for &(key, count) in wanted {
-            match self.classes.iter_mut().find(|class| class.key == key) {
-                Some(class) => class.wanted = count,
+            match self.classes.iter_mut().find(|class| class.key.is_of(&key)) {
+                Some(class) => (class.key, class.wanted) = (key, count),
                 None => self.classes.push(Class::new(key, count)),
             }
         }
@@ -96,7 +109,7 @@ impl Pool {
 
     /// The sizes that requests can name, each once.
     pub fn sizes(&self) -> Vec<u64> {
-        let offered = self.classes.iter().filter(|class| class.wanted > 0);
+        let offered = self.classes.iter().filter(|class| class.is_offered_by_size());
         let mut sizes: Vec<_> = offered.map(|class| class.key.bytes).collect();
         sizes.dedup();
         sizes
@@ -105,7 +118,7 @@ impl Pool {
     /// The class that serves a request: of those that are large enough the smallest, and among several of
     /// that size one with a ready slot.
     pub fn find(&self, bytes: u64, pages: Option<PageKind>) -> Result<Key, Reason> {
-        let offered = || self.classes.iter().filter(|class| class.wanted > 0);
+        let offered = || self.classes.iter().filter(|class| class.is_offered_by_size());
         if offered().all(|class| class.key.bytes < bytes) {
             return Err(Reason::TooLarge);
         }
@@ -119,10 +132,28 @@ impl Pool {
         best.map(|class| class.key).ok_or(Reason::NoSuchPages)
     }
 
+    /// The class of a snapshot's slots.
+    pub fn find_snapshot(&self, name: SnapshotName) -> Option<Key> {
+        let mut offered = self.classes.iter().filter(|class| class.wanted > 0);
+        offered.find(|class| class.key.snapshot == Some(name)).map(|class| class.key)
+    }
+
+    /// A snapshot's file is of this version, and its slots of this size; of none if it can't be read. Returns the ready
+    /// slots that are of another.
+    pub fn renew(&mut self, key: Key, version: Option<Version>) -> Vec<ReadySlot> {
+        let Some(class) = self.class_mut(key) else { return Vec::new() };
+        class.key = key;
+        let (fresh, stale) =
+            class.ready.drain(..).partition(|slot| version.is_some() && slot.version == version);
+        class.ready = fresh;
+        self.classes.sort_by_key(|class| class.key);
+        Vec::from(stale)
+    }
+
     /// Takes a ready slot out, which is leased from now on. Clients that wait come first.
     pub fn take(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
         let share_percent = self.share_percent;
-        let class = self.classes.iter_mut().find(|class| class.key == key)?;
+        let class = self.classes.iter_mut().find(|class| class.key.is_of(&key))?;
         let next = class.next(&self.tags, share_percent);
         if next.is_some_and(|next| next != token) || class.holds_back(taker, share_percent) {
             return None;
@@ -138,7 +169,7 @@ impl Pool {
 
     /// Whether a ready slot is there that the client may not have now, as it has ended its share of them.
     pub fn holds_back(&self, key: Key, taker: Taker) -> bool {
-        let class = self.classes.iter().find(|class| class.key == key);
+        let class = self.classes.iter().find(|class| class.key.is_of(&key));
         class.is_some_and(|class| {
             !class.ready.is_empty() && class.holds_back(taker, self.share_percent)
         })
@@ -160,7 +191,7 @@ impl Pool {
 
     /// The next client that waits for a slot of the class and can have one.
     pub fn served_next(&self, key: Key) -> Option<Token> {
-        let class = self.classes.iter().find(|class| class.key == key)?;
+        let class = self.classes.iter().find(|class| class.key.is_of(&key))?;
         let next = class.next(&self.tags, self.share_percent);
         next.filter(|_| !class.ready.is_empty())
     }
@@ -231,7 +262,8 @@ impl Pool {
         let Some(class) = self.class_mut(key) else { return Some(slot) };
         class.populating = class.populating.saturating_sub(1);
         class.retry_at = None;
-        if class.in_all() >= class.wanted {
+        let is_old = slot.file.bytes() != class.key.bytes;
+        if class.in_all() >= class.wanted || is_old {
             self.drop_unused();
             return Some(slot);
         }
@@ -262,7 +294,7 @@ impl Pool {
     }
 
     fn class_mut(&mut self, key: Key) -> Option<&mut Class> {
-        self.classes.iter_mut().find(|class| class.key == key)
+        self.classes.iter_mut().find(|class| class.key.is_of(&key))
     }
 
     /// Forgets classes that are wanted no more and of which nothing is left.
@@ -286,6 +318,10 @@ impl Class {
             waiting: WaitQueue::default(),
             retry_at: None,
         }
+    }
+
+    fn is_offered_by_size(&self) -> bool {
+        self.wanted > 0 && self.key.snapshot.is_none()
     }
 
     fn in_all(&self) -> u32 {
@@ -352,11 +388,12 @@ impl Class {
 mod tests {
     use super::*;
 
-    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
-    const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None };
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
+    const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None, snapshot: None };
 
     fn slot(key: Key) -> ReadySlot {
-        ReadySlot { file: SlotFile::create(key.bytes, key.pages).expect("a memfd"), huge_bytes: 0 }
+        let file = SlotFile::create(key.bytes, key.pages).expect("a memfd");
+        ReadySlot { file, huge_bytes: 0, version: None }
     }
 
     /// Any client.
@@ -509,6 +546,31 @@ mod tests {
             "nothing is due any more, whether there is room or not"
         );
         assert_eq!(pool.begin_urgent(later), Some(LARGE));
+    }
+
+    #[test]
+    fn a_snapshot_of_another_size_is_the_same_class() {
+        let web = Key { snapshot: SnapshotName::new("web"), ..SMALL };
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        assert!(pool.configure(&[(SMALL, 1), (web, 2)]).is_empty());
+        fill(&mut pool);
+        assert_eq!(pool.find(1, None), Ok(SMALL), "a request by size gets none");
+        assert_eq!(pool.sizes(), [SMALL.bytes]);
+        assert_eq!(pool.find(SMALL.bytes + 1, None), Err(Reason::TooLarge));
+        assert_eq!(web.snapshot.and_then(|name| pool.find_snapshot(name)), Some(web));
+        assert!(pool.take(web, 1, OTHER).is_some());
+        // Slots whose version nobody knows are of another than any.
+        let larger = Key { bytes: 2 * web.bytes, ..web };
+        assert_eq!(pool.renew(larger, None).len(), 1);
+        assert_eq!(pool.begin(now), Some(larger), "in place of the one that went");
+        assert!(pool.populated(web, slot(web)).is_some(), "one that was begun before is of no use");
+        assert_eq!(pool.begin(now), Some(larger));
+        assert_eq!(pool.begin(now), None, "the leased one counts");
+        assert!(pool.populated(larger, slot(larger)).is_none());
+        pool.ending(web, 7);
+        pool.ended(web);
+        assert_eq!(pool.begin(now), Some(larger));
+        assert!(!SMALL.is_of(&web) && web.is_of(&larger) && !SMALL.is_of(&LARGE));
     }
 
     #[test]

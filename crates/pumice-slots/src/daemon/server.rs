@@ -2,8 +2,9 @@
 
 mod answer;
 mod lifecycle;
+mod snapshots;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
@@ -22,13 +23,15 @@ use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
 use super::notify::Notify;
 use super::plan::Plan;
-use super::pool::{Pool, Token};
+use super::pool::{Key, Pool, Token};
 use super::populator::{Job, Outcome, Populator, WorkerId};
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
+use super::watch::Look;
 use super::Host;
 use crate::serving::http::{self, Serving};
 use crate::ServeError;
+use snapshots::Snapshots;
 
 /// Tokens that are no connections.
 const LISTENER: Token = 0;
@@ -58,6 +61,8 @@ pub enum Event {
     Worked(WorkerId, Arc<Job>, Outcome),
     /// A lease's memory is gone, or the error if it is not.
     Ended(u64, Option<io::Error>),
+    /// A thread has looked at a snapshot's file.
+    Looked(Look),
     /// A client asks for the metrics.
     Metrics(SyncSender<String>),
 }
@@ -91,6 +96,7 @@ pub struct Server {
     events: Receiver<Event>,
     poll: OwnedFd,
     pool: Pool,
+    snapshots: Snapshots,
     populator: Populator,
     reaper: Reaper,
     notify: Notify,
@@ -106,12 +112,13 @@ pub struct Server {
     drain_until: Option<Instant>,
     started: Instant,
     all_ready_said: bool,
-    last_failure: String,
+    /// The last reason that was said for each class, since its last slot was populated.
+    last_failures: BTreeMap<Key, String>,
 }
 
 /// See [`Server::ending`].
 struct Ending {
-    key: super::pool::Key,
+    key: Key,
     charge: crate::Charge,
     told: Option<Token>,
     account: u32,
@@ -150,8 +157,11 @@ impl Server {
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;
         let reaper = Reaper::start(&send, &waker).map_err(system("thread"))?;
+        let mut snapshots = Snapshots::new(&send, &waker);
+        let mut classes = snapshots.configure(&plan.snapshots)?;
+        classes.extend(&plan.classes);
         let mut pool = Pool::default();
-        pool.configure(&plan.classes);
+        pool.configure(&classes);
         pool.set_share(plan.share_percent);
         let server = Server {
             host,
@@ -165,6 +175,7 @@ impl Server {
             events,
             poll,
             pool,
+            snapshots,
             populator,
             reaper,
             notify: Notify::find(),
@@ -178,7 +189,7 @@ impl Server {
             drain_until: None,
             started: Instant::now(),
             all_ready_said: false,
-            last_failure: String::new(),
+            last_failures: BTreeMap::new(),
         };
         server.watch(&server.signals, SIGNALS).map_err(system("epoll"))?;
         server.watch(&*server.waker, WAKER).map_err(system("epoll"))?;
@@ -315,10 +326,12 @@ impl Server {
             match event {
                 Event::Worked(worker, job, outcome) => self.take_worked(worker, &job, outcome),
                 Event::Ended(lease, error) => self.take_ended(lease, error),
+                Event::Looked(look) => self.take_look(look),
                 Event::Metrics(reply) => {
                     self.refresh_gauges();
                     let classes: Vec<_> = self.class_rows().collect();
-                    let _ = reply.try_send(super::metrics::page(&self.census, &classes));
+                    let page = super::metrics::page(&self.census, &classes, &self.snapshot_rows());
+                    let _ = reply.try_send(page);
                 }
             }
         }
@@ -332,7 +345,9 @@ impl Server {
         let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());
         let is_moving = self.host.shows_progress() && self.populator.jobs().len() > 0;
         let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
-        waits.chain(retry).chain(tick).chain(self.accept_again).chain(self.drain_until).min()
+        let look = self.snapshots.next_look().filter(|_| self.drain_until.is_none());
+        let own = waits.chain(retry).chain(tick).chain(look);
+        own.chain(self.accept_again).chain(self.drain_until).min()
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
@@ -347,6 +362,7 @@ impl Server {
             }
         }
         self.end_waits(now);
+        self.snapshots.look_around(now);
     }
 }
 

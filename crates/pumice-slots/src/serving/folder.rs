@@ -196,12 +196,12 @@ impl Walk {
         if !self.is_trusted(status) {
             let (user, own) = (status.st_uid, geteuid().as_raw());
             return Err(format!(
-                "{path} belongs to user {user}, which could take the socket's place; try 'chown {own} {path}'"
+                "{path} belongs to user {user}, which could replace what is there; try 'chown {own} {path}'"
             ));
         }
         if is_open_to_others(status) {
             return Err(format!(
-                "other users can write in {path} and take the socket's place; try 'chmod go-w {path}'"
+                "other users can write in {path} and replace what is there; try 'chmod go-w {path}'"
             ));
         }
         Ok(())

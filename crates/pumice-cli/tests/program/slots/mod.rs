@@ -4,6 +4,7 @@ mod daemon;
 mod isolation;
 mod protocol;
 mod qemu;
+mod snapshots;
 mod strangers;
 mod users;
 

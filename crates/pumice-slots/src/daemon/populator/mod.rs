@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`job`] | a slot on its way, and the thread that has it |
 //! | [`worker`] | a thread and its work |
+//! | [`reading`] | a snapshot's file on its way into a slot |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
@@ -21,6 +22,7 @@
 
 mod job;
 mod priority;
+mod reading;
 mod worker;
 
 use std::io;
@@ -38,7 +40,7 @@ pub use worker::Outcome;
 use worker::{Lane, Worker};
 
 use super::pool::Key;
-use super::room::{Pool, Room};
+use super::room::Room;
 use super::server::Event;
 
 /// Urgent threads, where there are as many processors.
@@ -164,8 +166,8 @@ impl Populator {
     }
 
     /// Another slot is to be populated. [`Populator::place`] gives it to a thread.
-    pub fn begin(&mut self, key: Key, pool: Pool) {
-        self.jobs.push(Entry { job: Arc::new(Job::new(key, pool)), worker: None });
+    pub fn begin(&mut self, job: Job) {
+        self.jobs.push(Entry { job: Arc::new(job), worker: None });
     }
 
     /// So many of a class's jobs are waited for: those that have come furthest.
@@ -320,13 +322,14 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
     use std::time::Duration;
 
+    use crate::daemon::room::Pool;
     use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;
 
-    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
-    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None };
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
+    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None, snapshot: None };
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// One background thread, which after its first burst rests for hours.
@@ -366,11 +369,11 @@ mod tests {
     #[test]
     fn what_is_waited_for_passes_what_is_not() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         assert!(!populator.has_room());
         until_begun(&populator);
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
         assert_eq!(populator.jobs().len(), 1);
@@ -379,7 +382,7 @@ mod tests {
     #[test]
     fn what_was_begun_goes_over_to_the_other_lane_and_back() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         until_begun(&populator);
         for is_urgent in [1, 0, 1, 0, 1] {
@@ -399,7 +402,7 @@ mod tests {
     #[test]
     fn what_is_not_wanted_is_given_up() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         until_begun(&populator);
         populator.keep_only(|key| key == SMALL);
@@ -412,7 +415,7 @@ mod tests {
     fn none_is_lost_between_the_lanes() {
         let (mut populator, events) = slow();
         for _ in 0..10 {
-            populator.begin(LARGE, Pool::Fixed);
+            populator.begin(Job::new(LARGE, Pool::Fixed));
         }
         let (mut ready, mut turn) = (0, 0);
         while ready < 10 {
@@ -432,17 +435,17 @@ mod tests {
         let (mut populator, events) = slow();
         let large = Key { bytes: 256 << 20, ..LARGE };
         let threads = populator.most_urgent;
-        (0..threads).for_each(|_| populator.begin(large, Pool::Fixed));
+        (0..threads).for_each(|_| populator.begin(Job::new(large, Pool::Fixed)));
         populator.set_urgent(large, threads);
         populator.place();
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
         // A job that others have passed by its own size comes before all that have less left.
         populator.keep_only(|_| false);
         let (mut populator, _events) = slow();
-        populator.begin(large, Pool::Fixed);
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(large, Pool::Fixed));
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(large, 1);
         populator.set_urgent(SMALL, 1);
         assert_eq!(populator.next_shelved(Lane::Urgent), Some(1));

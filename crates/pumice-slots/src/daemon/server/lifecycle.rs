@@ -26,14 +26,14 @@ impl Server {
         self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(key, pool);
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.path(key)));
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(key, pool);
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.path(key)));
         }
         self.populator.place();
     }
@@ -47,7 +47,8 @@ impl Server {
             Outcome::Populated(slot) => {
                 self.census.add(Counter::Populated, 1);
                 self.census.add(Counter::HugeBytes, slot.huge_bytes);
-                self.last_failure.clear();
+                self.last_failures.remove(&key);
+                self.snapshots.filled(key);
                 if self.drain_until.is_some() {
                     self.pool.failed(key, Instant::now());
                     Some(slot)
@@ -62,15 +63,8 @@ impl Server {
             Outcome::Failed(message) => {
                 self.pool.failed(key, Instant::now() + RETRY);
                 self.census.add(Counter::PopulateFailures, 1);
-                // Said once, not every two seconds.
-                if self.last_failure != message {
-                    self.host.say(&format!(
-                        "no slot of {} ({} pages) yet: {message}",
-                        size(key.bytes),
-                        key.pages
-                    ));
-                    self.last_failure = message;
-                }
+                self.snapshots.failed(key);
+                self.say_failure(key, message);
                 None
             }
         };
@@ -79,6 +73,19 @@ impl Server {
         }
         self.serve_waiting(key);
         self.say_how_ready();
+    }
+
+    /// Says why there is no slot of a class: once, not every two seconds.
+    pub(super) fn say_failure(&mut self, key: Key, message: String) {
+        if self.last_failures.get(&key) == Some(&message) {
+            return;
+        }
+        let of = match key.snapshot {
+            Some(name) => format!("snapshot {name}"),
+            None => format!("{} ({} pages)", size(key.bytes), key.pages),
+        };
+        self.host.say(&format!("no slot of {of} yet: {message}"));
+        self.last_failures.insert(key, message);
     }
 
     fn say_how_ready(&mut self) {
@@ -97,7 +104,7 @@ impl Server {
             return;
         }
         let (mut done, mut all) = (0, 0);
-        for row in self.class_rows() {
+        for row in self.class_rows().chain(self.snapshot_rows().iter().map(|row| row.class)) {
             done += u64::from(row.ready + row.leased) * row.bytes + row.populating_bytes;
             all += u64::from(row.wanted) * row.bytes;
         }
@@ -123,21 +130,31 @@ impl Server {
         is_fixed(plan.dir == self.plan.dir && plan.socket == self.plan.socket, "folder and socket");
         is_fixed(plan.metrics == self.plan.metrics, "the address of metrics");
         is_fixed(plan.threads == self.plan.threads, "the number of threads");
-        for slot in self.pool.configure(&plan.classes) {
+        let mut classes = match self.snapshots.configure(&plan.snapshots) {
+            Ok(classes) => classes,
+            Err(problem) => {
+                return self.host.say(&format!("{problem}; everything stays as it was"));
+            }
+        };
+        classes.extend(&plan.classes);
+        for slot in self.pool.configure(&classes) {
             self.reaper.discard(slot.file);
         }
         self.pool.set_share(plan.share_percent);
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
-        self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
-        self.refuse_unservable(&plan.classes);
+        self.populator.keep_only(|job| classes.iter().any(|&(key, _)| key == job));
+        self.last_failures.clear();
+        self.refuse_unservable(&classes);
+        self.look_again();
         // Clients that were held back may be served now.
-        for &(key, _) in &plan.classes {
+        for &(key, _) in &classes {
             self.serve_waiting(key);
         }
         self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;
+        self.plan.snapshots = plan.snapshots;
         self.plan.drain = plan.drain;
         self.plan.share_percent = plan.share_percent;
         self.plan.grow_hugetlb = plan.grow_hugetlb;
@@ -152,7 +169,7 @@ impl Server {
         for (&token, connection) in &self.connections {
             if let ConnectionState::Waiting(wait) = &connection.state {
                 // Of several of one size another may be chosen today; this one will do.
-                if !offered.iter().any(|&(key, _)| key == wait.key) {
+                if !offered.iter().any(|(key, _)| key.is_of(&wait.key)) {
                     lost.push(token);
                 }
             }
