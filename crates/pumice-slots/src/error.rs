@@ -56,6 +56,23 @@ impl ServeError {
         ServeError::Usage(message.into())
     }
 
+    /// A call failed on something that was configured. That has nothing wrong with it where the machine is short.
+    pub(crate) fn of(error: &io::Error, message: impl Into<String>) -> ServeError {
+        const SHORT: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
+        match error.raw_os_error().is_some_and(|number| SHORT.contains(&number)) {
+            true => ServeError::system(message),
+            false => ServeError::usage(message),
+        }
+    }
+
+    /// The same with another message.
+    pub(crate) fn map(self, message: impl FnOnce(String) -> String) -> ServeError {
+        match self {
+            ServeError::Usage(text) => ServeError::Usage(message(text)),
+            ServeError::System(text) => ServeError::System(message(text)),
+        }
+    }
+
     pub(crate) fn system(message: impl Into<String>) -> ServeError {
         ServeError::System(message.into())
     }
