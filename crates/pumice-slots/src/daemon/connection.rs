@@ -100,6 +100,14 @@ impl Connection {
         Taker { user: self.account, rank }
     }
 
+    /// Its request that waits.
+    pub fn wait(&self) -> Option<&Wait> {
+        match &self.state {
+            ConnectionState::Waiting(wait) => Some(wait),
+            _ => None,
+        }
+    }
+
     /// The bytes it has.
     pub fn leased_bytes(&self) -> u64 {
         match &self.state {

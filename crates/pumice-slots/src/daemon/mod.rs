@@ -17,6 +17,7 @@
 //! | [`server`] | the event loop |
 //! | [`connection`] | one client: its requests, its waits and its leases |
 //! | [`census`] | the counts |
+//! | [`log`] | which lines about slots are written, and how often |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
 //! | [`notify`] | messages to systemd |
@@ -30,6 +31,7 @@ mod census;
 mod connection;
 mod directory;
 mod listener;
+mod log;
 mod metrics;
 mod notify;
 mod plan;
@@ -74,6 +76,6 @@ pub trait Host {
 /// Serves until a signal ends it, by systemd's socket where there is one ([`systemd_socket`]). To be called before the
 /// process has other threads: it blocks the signals.
 pub fn serve(plan: Plan, host: Box<dyn Host>, socket: Option<OwnedFd>) -> Result<(), ServeError> {
-    plan.check()?;
+    plan.check(SnapshotPlan::look)?;
     server::Server::start(plan, host, socket)?.run()
 }

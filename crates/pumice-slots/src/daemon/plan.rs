@@ -61,21 +61,29 @@ impl SnapshotPlan {
     /// The class of slots for a version of the file.
     pub fn key(&self, version: &Version) -> Option<Key> {
         let bytes = version.slot_bytes(self.pages).filter(|&bytes| bytes <= isize::MAX as u64)?;
-        Some(Key { bytes, pages: self.pages, node: self.node, snapshot: Some(self.name) })
+        Some(Key { bytes, ..self.unseen_key() })
     }
 
-    /// Looks at the file: its version, and the class.
-    pub fn look(&self) -> Result<(Version, Key), ServeError> {
-        let failed = |why: &str| ServeError::usage(format!("snapshot {}: {why}", self.name));
-        let version = source::look(&self.path).map_err(|why| failed(&why))?;
-        let key = self.key(&version).ok_or_else(|| failed("the file is too large"))?;
-        Ok((version, key))
+    /// The class while the file's size is not known.
+    pub fn unseen_key(&self) -> Key {
+        Key { bytes: 0, pages: self.pages, node: self.node, snapshot: Some(self.name) }
+    }
+
+    /// Looks at the file, and returns the class.
+    pub fn look(&self) -> Result<Key, ServeError> {
+        let failed = |why: String| format!("snapshot {}: {why}", self.name);
+        let (_, version) = source::open(&self.path).map_err(|error| error.map(failed))?;
+        let key = self.key(&version);
+        key.ok_or_else(|| ServeError::usage(failed("the file is too large".into())))
     }
 }
 
 impl Plan {
-    /// Checks that this machine can have the slots.
-    pub fn check(&self) -> Result<(), ServeError> {
+    /// Checks that this machine can have the slots. `key_of` tells the class of a snapshot.
+    pub fn check(
+        &self,
+        key_of: impl Fn(&SnapshotPlan) -> Result<Key, ServeError>,
+    ) -> Result<(), ServeError> {
         if self.classes.is_empty() && self.snapshots.is_empty() {
             return Err(ServeError::usage(
                 "no slots to keep; say how many of which size, such as --slot 8G=2",
@@ -87,12 +95,13 @@ impl Plan {
             if self.snapshots[..index].iter().any(|other| other.name == name) {
                 return Err(ServeError::usage(format!("two snapshots are named {name}")));
             }
-            all.push((snapshot.look()?.1, snapshot.count));
+            all.push((key_of(snapshot)?, snapshot.count));
         }
         let mut all_bytes = 0u128;
         for &(key, count) in &all {
             let granule = key.pages.granule();
-            if key.bytes == 0 || key.bytes % granule != 0 {
+            let is_known = key.bytes != 0 || key.snapshot.is_some();
+            if !is_known || key.bytes % granule != 0 {
                 return Err(ServeError::usage(format!(
                     "a slot of {} pages must be a multiple of {}, and {} is not",
                     key.pages,

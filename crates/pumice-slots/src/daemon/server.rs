@@ -4,7 +4,7 @@ mod answer;
 mod lifecycle;
 mod snapshots;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
@@ -21,6 +21,7 @@ use super::census::Census;
 use super::connection::{Connection, ConnectionState};
 use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
+use super::log::Said;
 use super::notify::Notify;
 use super::plan::Plan;
 use super::pool::{Key, Pool, Token};
@@ -49,6 +50,10 @@ const UNCLOSED_OF_A_USER: usize = 1024;
 const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
+/// Descriptors of a look at a snapshot's file: a step of its path, and the next one.
+const LOOK_DESCRIPTORS: u64 = 4;
+/// Descriptors of a snapshot's slot in the making: its own, and the file's two.
+const JOB_DESCRIPTORS: u64 = 3;
 /// The pause in accepting after the kernel had no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the bar on a terminal moves.
@@ -106,14 +111,14 @@ pub struct Server {
     ending: HashMap<u64, Ending>,
     next_token: Token,
     next_lease: u64,
+    most_descriptors: u64,
     most_connections: usize,
     accept_again: Option<Instant>,
     /// When to stop waiting for leases, once told to end.
     drain_until: Option<Instant>,
     started: Instant,
     all_ready_said: bool,
-    /// The last reason that was said for each class, since its last slot was populated.
-    last_failures: BTreeMap<Key, String>,
+    said: Said,
 }
 
 /// See [`Server::ending`].
@@ -141,7 +146,8 @@ impl Server {
         let directory = Directory::open(plan.dir.as_deref())?;
         let path = plan.socket.clone().unwrap_or_else(|| directory.socket());
         let listener = Listener::open(&path, socket)?;
-        let most_connections = raise_descriptor_limit();
+        let most_descriptors = raise_descriptor_limit();
+        let most_connections = most_connections(most_descriptors, &plan);
 
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC);
         let poll = poll.map_err(|error| system("epoll")(error.into()))?;
@@ -184,12 +190,13 @@ impl Server {
             ending: HashMap::new(),
             next_token: FIRST_CONNECTION,
             next_lease: 1,
+            most_descriptors,
             most_connections,
             accept_again: None,
             drain_until: None,
             started: Instant::now(),
             all_ready_said: false,
-            last_failures: BTreeMap::new(),
+            said: Said::default(),
         };
         server.watch(&server.signals, SIGNALS).map_err(system("epoll"))?;
         server.watch(&*server.waker, WAKER).map_err(system("epoll"))?;
@@ -371,16 +378,21 @@ fn refusal(reason: Reason) -> Reply {
     Reply::Refused(Refusal { reason, limit_bytes: 0, sizes: Vec::new() })
 }
 
-/// Allows as many descriptors as the user may have. Returns how many connections that is: each may have
-/// a slot.
-fn raise_descriptor_limit() -> usize {
+/// Allows as many descriptors as the user may have; how many that is.
+fn raise_descriptor_limit() -> u64 {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(1 << 20).min(1 << 20);
     let raised = Rlimit { current: Some(most), maximum: limit.maximum };
-    let descriptors = match setrlimit(Resource::Nofile, raised) {
+    match setrlimit(Resource::Nofile, raised) {
         Ok(()) => most,
         Err(_) => limit.current.unwrap_or(1024),
-    };
-    (descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2).max(8) as usize
+    }
+}
+
+/// How many connections there may be with so many descriptors: each may have a slot.
+fn most_connections(descriptors: u64, plan: &Plan) -> usize {
+    let snapshots = plan.snapshots.iter();
+    let own = snapshots.map(|it| LOOK_DESCRIPTORS + u64::from(it.count) * JOB_DESCRIPTORS);
+    (descriptors.saturating_sub(SPARE_DESCRIPTORS + own.sum::<u64>()) / 2).max(8) as usize
 }

@@ -1,5 +1,5 @@
-//! Threads that look at snapshots' files, one for each: a file system that does not answer holds up nobody else, and
-//! never the event loop.
+//! Threads that look at snapshots' files, one for each path: a file system that does not answer holds up nobody else,
+//! and never the event loop.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::server::{ring, Event};
 use super::source::{self, Version};
+use crate::ServeError;
 
 /// A look at a file, by its thread's number.
 #[derive(Debug)]
@@ -21,14 +22,19 @@ pub struct Look {
     /// The question that it answers. It began after this was asked, and after all those with lower numbers.
     pub number: u64,
     /// The version of the file, or why it can't be read.
-    pub seen: Result<Version, String>,
+    pub seen: Result<Version, ServeError>,
 }
 
-/// The event loop's part of a thread. Dropping it ends the thread.
+/// The event loop's part of a thread. Dropping it ends the thread, once the file system answers.
 #[derive(Debug)]
 pub struct Watch {
     /// Its number.
     pub id: u64,
+    /// The file.
+    pub path: Arc<Path>,
+    /// The last question that was answered.
+    pub answered: u64,
+    asked: u64,
     desk: Arc<Desk>,
 }
 
@@ -55,6 +61,7 @@ impl Watch {
     ) -> io::Result<Watch> {
         let desk = Arc::<Desk>::default();
         let (own, events, waker) = (Arc::clone(&desk), events.clone(), Arc::clone(waker));
+        let file = Arc::clone(&path);
         thread::Builder::new().name("pumice-look".into()).spawn(move || {
             let mut answered = 0;
             loop {
@@ -67,7 +74,7 @@ impl Watch {
                 }
                 answered = wanted.number;
                 drop(wanted);
-                let seen = source::look(&path);
+                let seen = source::look(&file);
                 let look = Look { watch: id, number: answered, seen };
                 if events.send(Event::Looked(look)).is_err() {
                     return;
@@ -75,15 +82,19 @@ impl Watch {
                 ring(&waker);
             }
         })?;
-        Ok(Watch { id, desk })
+        Ok(Watch { id, path, answered: 0, asked: 0, desk })
     }
 
-    /// Asks for a look that begins from now on; the number of the question.
-    pub fn ask(&self) -> u64 {
-        let mut wanted = self.desk.wanted.lock();
-        wanted.number += 1;
+    /// Asks for a look that begins from now on. Numbers of questions grow.
+    pub fn ask(&mut self, number: u64) {
+        self.asked = number;
+        self.desk.wanted.lock().number = number;
         self.desk.has_changed.notify_one();
-        wanted.number
+    }
+
+    /// Whether a look is to come.
+    pub fn is_busy(&self) -> bool {
+        self.asked != self.answered
     }
 }
 

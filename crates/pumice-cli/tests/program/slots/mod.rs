@@ -1,6 +1,7 @@
 //! A daemon of a test's own, in a folder of its own.
 
 mod daemon;
+mod files;
 mod isolation;
 mod protocol;
 mod qemu;

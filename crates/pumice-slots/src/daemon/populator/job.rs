@@ -20,9 +20,7 @@
 //! The memory itself is touched in burst(w) only, by w. The next thread sees all that one
 //! did to it, since each change of the word that gives up the job releases and each that takes it acquires.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
 
 use crate::file::Populating;
 use crate::SlotFile;
@@ -30,6 +28,7 @@ use parking_lot::Mutex;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
+use super::super::source::Source;
 use super::reading::Reading;
 
 /// A thread's number.
@@ -66,7 +65,7 @@ pub struct Job {
     /// Whether hugetlb pages may be asked for.
     pub pool: Pool,
     /// The snapshot's file, if it is for one.
-    pub source: Option<Arc<Path>>,
+    pub source: Option<Source>,
     /// How far it has come: a number for people, relaxed.
     pub done_bytes: AtomicU64,
     /// Bytes populated meanwhile for others that came later, as far as both were waited for; relaxed, for
@@ -97,7 +96,7 @@ impl Job {
     }
 
     /// The same with the content of a file.
-    pub fn with_source(self, source: Option<Arc<Path>>) -> Job {
+    pub fn with_source(self, source: Option<Source>) -> Job {
         Job { source, ..self }
     }
 
@@ -135,8 +134,8 @@ impl Job {
     }
 
     /// The event loop says so.
-    pub fn set_cancelled(&self, cancelled: bool) {
-        self.is_cancelled.store(cancelled, Ordering::Relaxed);
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// The event loop means it for a thread, which is to be told.

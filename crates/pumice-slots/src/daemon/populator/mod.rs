@@ -10,7 +10,8 @@
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
 //! session and group, so each burst asks a [`Pacer`](pumice_heap::scrub::Pacer) first, as scrubd does.
 //! *Urgent* threads have the daemon's own priority and no pauses: their clients wait, and would otherwise populate
-//! at full speed and at their own priority. There may be as many threads as processors, started when needed. The job
+//! at full speed and at their own priority. There may be as many threads as processors, started when needed, and half as
+//! many more for each snapshot: a file that can't be read, and never fails, holds up no slots but its own. The job
 //! with the least left comes first: after a burst a thread lets go of its job if another one that waits has less, so
 //! nobody's large slots hold up another's small one. Nor do small ones hold up a large one for ever: no more may pass
 //! it than its own size.
@@ -33,6 +34,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::settings::PaceSetting;
+use crate::SnapshotName;
 use pumice_heap::scrub::PaceLimits;
 
 pub use job::{Job, WorkerId};
@@ -120,11 +122,11 @@ pub struct Populator {
     most_urgent: usize,
 }
 
-/// Whether a thread has said that it is done with its last job.
+/// Whether a thread has said that it is done with its last job, and the snapshot that this was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occupation {
     Free,
-    Busy,
+    Busy(Option<SnapshotName>),
 }
 
 /// A job, and the thread it was given to; none while it is on the shelf.
@@ -200,18 +202,20 @@ impl Populator {
     pub fn place(&mut self) {
         for lane in [Lane::Urgent, Lane::Background] {
             while let Some(index) = self.next_shelved(lane) {
-                let free = self.free(lane).next();
-                let Some(id) = free.or_else(|| self.add_urgent(lane)) else { break };
-                self.count_passed(index);
                 let job = Arc::clone(&self.jobs[index].job);
+                let free = self.free(lane).next();
+                let Some(id) = free.or_else(|| self.add_urgent(lane, job.key)) else { break };
+                self.count_passed(index);
                 job.offer(id);
                 self.jobs[index].worker = Some(id);
                 let (thread, occupation) = &mut self.workers[id as usize];
-                *occupation = Occupation::Busy;
+                *occupation = Occupation::Busy(job.key.snapshot);
                 thread.give(job);
             }
         }
-        let waiting = self.jobs.iter().filter(|entry| entry.is_shelved_in(Lane::Urgent));
+        let waiting = self.jobs.iter().filter(|entry| {
+            entry.is_shelved_in(Lane::Urgent) && self.may_have_thread(Lane::Urgent, entry)
+        });
         let least = waiting.map(|entry| entry.job.left_bytes()).min().unwrap_or(u64::MAX);
         self.shared.least_waiting.store(least, Ordering::Relaxed);
     }
@@ -219,7 +223,12 @@ impl Populator {
     /// Which of a lane's jobs comes next, of those on the shelf: the first that may not be passed again, or
     /// else the one that has least left.
     fn next_shelved(&self, lane: Lane) -> Option<usize> {
-        let shelved = || (0..).zip(&self.jobs).filter(move |(_, entry)| entry.is_shelved_in(lane));
+        let shelved = || {
+            let numbered = (0..).zip(&self.jobs);
+            numbered.filter(move |(_, entry)| {
+                entry.is_shelved_in(lane) && self.may_have_thread(lane, entry)
+            })
+        };
         let first_due = shelved().find(|(_, entry)| !entry.job.may_be_passed());
         let next = match lane {
             Lane::Background => shelved().next(),
@@ -261,11 +270,9 @@ impl Populator {
         }
     }
 
-    /// Jobs of other classes are wanted no more.
-    pub fn keep_only(&self, is_wanted: impl Fn(Key) -> bool) {
-        for entry in &self.jobs {
-            entry.job.set_cancelled(!is_wanted(entry.job.key));
-        }
+    /// Other jobs are wanted no more.
+    pub fn keep_only(&self, is_wanted: impl Fn(&Job) -> bool) {
+        self.jobs().filter(|job| !is_wanted(job)).for_each(Job::cancel);
         self.wake_all();
     }
 
@@ -288,12 +295,24 @@ impl Populator {
         free.map(|(id, _)| id)
     }
 
-    fn add_urgent(&mut self, lane: Lane) -> Option<WorkerId> {
-        let of_lane = self.workers.iter().filter(|(worker, _)| worker.lane == Lane::Urgent).count();
-        if lane == Lane::Background || of_lane >= self.most_urgent {
+    fn add_urgent(&mut self, lane: Lane, key: Key) -> Option<WorkerId> {
+        let is_full = key.snapshot.is_none() && self.urgent_on(None) >= self.most_urgent;
+        if lane == Lane::Background || is_full {
             return None;
         }
         self.add_worker(lane).ok()
+    }
+
+    /// Urgent threads that have jobs of a snapshot, or of none.
+    fn urgent_on(&self, snapshot: Option<SnapshotName>) -> usize {
+        let busy = (Lane::Urgent, Occupation::Busy(snapshot));
+        self.workers.iter().filter(|(it, occupation)| (it.lane, *occupation) == busy).count()
+    }
+
+    /// Whether a job's snapshot, if it is for one, has not as many threads yet as it may have.
+    fn may_have_thread(&self, lane: Lane, entry: &Entry) -> bool {
+        let snapshot = entry.job.key.snapshot.filter(|_| lane == Lane::Urgent);
+        snapshot.is_none_or(|_| self.urgent_on(snapshot) < self.most_urgent.div_ceil(2))
     }
 
     fn add_worker(&mut self, lane: Lane) -> io::Result<WorkerId> {
@@ -405,7 +424,7 @@ mod tests {
         populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         until_begun(&populator);
-        populator.keep_only(|key| key == SMALL);
+        populator.keep_only(|job| job.key == SMALL);
         let event = events.recv_timeout(PATIENCE).expect("it says so");
         assert!(matches!(event, Event::Worked(_, _, Outcome::Cancelled)), "{event:?}");
     }
@@ -451,5 +470,30 @@ mod tests {
         assert_eq!(populator.next_shelved(Lane::Urgent), Some(1));
         populator.jobs[0].job.count_passed(large.bytes);
         assert_eq!(populator.next_shelved(Lane::Urgent), Some(0));
+    }
+
+    /// Files that do not answer: their jobs' threads never come back.
+    #[test]
+    fn a_file_that_hangs_holds_up_its_own_slots_only() {
+        let (mut populator, events) = slow();
+        let most = populator.most_urgent.div_ceil(2);
+        for name in ["one", "two", "three"] {
+            let name = Some(name.parse().expect("a name"));
+            let key = Key { snapshot: name, ..LARGE };
+            (0..most + 1).for_each(|_| populator.begin(Job::new(key, Pool::Fixed)));
+            populator.set_urgent(key, most + 1);
+            // As if they were given threads.
+            while let Some(index) = populator.next_shelved(Lane::Urgent) {
+                let id = populator.add_urgent(Lane::Urgent, key).expect("a thread");
+                populator.workers[id as usize].1 = Occupation::Busy(name);
+                populator.jobs[index].worker = Some(id);
+            }
+            assert_eq!(populator.urgent_on(name), most);
+        }
+        (0..4).for_each(|_| populator.begin(Job::new(SMALL, Pool::Fixed)));
+        populator.set_urgent(SMALL, 4);
+        (0..4).for_each(|_| assert_eq!(next_ready(&mut populator, &events), SMALL));
+        // Nor do threads let go of their jobs for one that gets no thread.
+        assert_eq!(populator.shared.least_waiting(), u64::MAX);
     }
 }

@@ -9,13 +9,14 @@
 //! 1. No program may have the file open for writing when reading begins: a read lease (fcntl(2)) can't be had then. So
 //!    each write that reading could see begins later, and has set the times of the file before its data is there. The
 //!    lease is given back at once; a program that opens the file for writing in between waits for that.
-//! 2. The last change is some ticks of the clock ago, so a later one has another time.
+//! 2. The last change was settled when the file was looked at ([`Version::settles_in`]), so a later one has another
+//!    time.
 //! 3. After the last byte, identity, size and times are as at the start, of the open file and of the one that the path
 //!    names, and again nobody has it open for writing.
 //!
 //! Not seen is a program that maps the file, writes to it and is gone in between, on a file system that keeps no times
-//! of that (tmpfs). Where no lease can be had (a file of another user's, unless the daemon is root; network file
-//! systems) only the times are looked at.
+//! of that (tmpfs). Where no lease can be had (a file of another user's, unless the daemon is root; NFS, SMB, 9p, Ceph)
+//! only the times are looked at. A lease on FUSE says nothing of other machines.
 
 use std::fmt::Display;
 use std::io;
@@ -24,22 +25,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use rustix::fs::{fstatfs, openat, seek, Mode, OFlags, SeekFrom, CWD};
+use rustix::fs::{openat, seek, Mode, OFlags, SeekFrom, CWD};
 use rustix::io::Errno;
 
 use pumice_frames::sys::thread as clock;
 
-use super::super::source::{self, Version};
+use super::super::source::{self, is_open_for_writing, Source, Version, OPEN_FOR_WRITING};
 use crate::file::{Populated, Populating};
 
 /// Alignment of direct reads, and a page.
 const BLOCK: u64 = 4 << 10;
-/// A file that changed less long ago may change again without a trace: some ticks of the slowest clock.
-const SETTLED: Duration = Duration::from_millis(50);
-/// Network file systems whose leases say nothing of other machines: NFS, SMB and CIFS.
-const REMOTE: [u32; 3] = [0x6969, 0xfe53_4d42, 0xff53_4d42];
 
 /// See the module's text.
 #[derive(Debug)]
@@ -58,43 +54,25 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Opens the file. May wait for [`SETTLED`].
+    /// Opens the file, which must have the version that it had when it was looked at.
     ///
     /// # Errors
     /// A line that says why it can't be read now.
-    pub fn begin(path: &Arc<Path>) -> Result<Reading, String> {
-        let (file, mut version) = source::open(path)?;
-        let reading = |file, version| {
-            let direct = open_direct(&file);
-            Reading {
-                path: Arc::clone(path),
-                file,
-                direct,
-                version,
-                run: (0, 0),
-                unread: 0..0,
-                beside_ns: 0,
-            }
-        };
-        for _ in 0..2 {
-            if is_open_for_writing(&file) {
-                return Err(reading(file, version).fails(&"a program has it open for writing"));
-            }
-            let Some(age) = version.age().filter(|&age| age < SETTLED) else {
-                return Ok(reading(file, version));
-            };
-            thread::sleep(SETTLED - age);
-            match Version::of(&file) {
-                Ok(now) => version = now,
-                Err(error) => return Err(reading(file, version).fails(&error)),
-            }
+    pub fn begin(source: &Source) -> Result<Reading, String> {
+        let (path, version) = (Arc::clone(&source.path), source.version);
+        let (file, now) = source::open(&path).map_err(|error| error.to_string())?;
+        let is_written = is_open_for_writing(&file);
+        let direct = open_direct(&file);
+        let (run, unread) = ((0, 0), 0..0);
+        let reading = Reading { path, file, direct, version, run, unread, beside_ns: 0 };
+        reading.check(&now)?;
+        if !version.settles_in(source.since.elapsed()).is_zero() {
+            return Err(reading.fails(&"it has just changed"));
         }
-        Err(reading(file, version).fails(&"it changes all the time"))
-    }
-
-    /// Bytes of the file.
-    pub fn version(&self) -> &Version {
-        &self.version
+        match is_written {
+            true => Err(reading.fails(&OPEN_FOR_WRITING)),
+            false => Ok(reading),
+        }
     }
 
     /// Populates up to so many bytes more and reads the part that was populated last, at the same time where that waits
@@ -160,15 +138,15 @@ impl Reading {
     /// A line that says so if the file has changed meanwhile.
     pub fn finish(self) -> Result<Version, String> {
         if is_open_for_writing(&self.file) {
-            return Err(self.fails(&"a program has it open for writing"));
+            return Err(self.fails(&OPEN_FOR_WRITING));
         }
         self.check(&self.version_now()?)?;
-        self.check(&source::look(&self.path)?)?;
+        self.check(&source::look(&self.path).map_err(|error| error.to_string())?)?;
         Ok(self.version)
     }
 
     fn fails(&self, why: &dyn Display) -> String {
-        format!("can't read {}: {why}", self.path.display())
+        source::fails(&self.path, &why.to_string())
     }
 
     fn version_now(&self) -> Result<Version, String> {
@@ -178,7 +156,7 @@ impl Reading {
     fn check(&self, now: &Version) -> Result<(), String> {
         match *now == self.version {
             true => Ok(()),
-            false => Err(self.fails(&"it changed while it was read")),
+            false => Err(self.fails(&"it has just changed")),
         }
     }
 
@@ -250,34 +228,11 @@ fn open_direct(file: &OwnedFd) -> Option<OwnedFd> {
     openat(CWD, path, flags, Mode::empty()).ok()
 }
 
-/// Whether a program has the file open for writing, or mapped so: a read lease can't be had then. `false` where there
-/// are no leases.
-fn is_open_for_writing(file: &OwnedFd) -> bool {
-    if fstatfs(file).is_ok_and(|status| REMOTE.contains(&(status.f_type as u32))) {
-        return false;
-    }
-    let number = file.as_raw_fd();
-    // SAFETY: plain system calls on a descriptor that is open. The kernel sends a signal here if a program opens the
-    // file for writing in this moment. SIGIO would end this process; SIGURG is ignored unless somebody asks for it.
-    unsafe {
-        if libc::fcntl(number, F_SETSIG, libc::SIGURG) != 0 {
-            return false;
-        }
-        if libc::fcntl(number, libc::F_SETLEASE, libc::F_RDLCK) != 0 {
-            return io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
-        }
-        libc::fcntl(number, libc::F_SETLEASE, libc::F_UNLCK);
-    }
-    false
-}
-
-/// Missing in the crate `libc`. The same number on every architecture that we have.
-const F_SETSIG: libc::c_int = 10;
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File, Permissions};
     use std::os::unix::fs::{FileExt, PermissionsExt};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::{PageKind, SlotFile};
@@ -288,9 +243,17 @@ mod tests {
         folder
     }
 
+    /// The file as it is, once a change would be seen.
+    fn settled(path: &Path) -> Source {
+        let (since, (_, version)) = (Instant::now(), source::open(path).expect("a file"));
+        thread::sleep(version.settles_in(Duration::ZERO));
+        Source { path: path.into(), version, since }
+    }
+
     fn filled(path: &Path, pages: PageKind, step: usize) -> Result<(Vec<u8>, Version), String> {
-        let mut reading = Reading::begin(&Arc::from(path))?;
-        let bytes = reading.version().slot_bytes(pages).expect("a size");
+        let source = settled(path);
+        let mut reading = Reading::begin(&source)?;
+        let bytes = source.version.slot_bytes(pages).expect("a size");
         let file = SlotFile::create(bytes, pages).expect("a memfd");
         let mut populating = Populating::begin(&file, bytes, pages).expect("mapped");
         while reading.step(&mut populating, step)? > 0 {}
@@ -371,7 +334,11 @@ mod tests {
         ];
         for (index, change) in change.iter().enumerate() {
             fs::write(&path, noise(20_000)).expect("written");
-            let mut reading = Reading::begin(&Arc::from(&*path)).expect("read");
+            let before = settled(&path);
+            fs::write(&path, noise(20_000)).expect("written");
+            let why = Reading::begin(&before).expect_err("another version");
+            assert!(why.contains("just changed"), "{why}");
+            let mut reading = Reading::begin(&settled(&path)).expect("read");
             let file = SlotFile::create(20_480, PageKind::Small).expect("a memfd");
             let slot = Populating::begin(&file, 20_480, PageKind::Small);
             let mut slot = slot.expect("mapped");

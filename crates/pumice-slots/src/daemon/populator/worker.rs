@@ -328,11 +328,11 @@ fn burst(
         Some(work) => work,
         None => {
             let key = job.key;
-            let reading = job.source.as_ref().map(Reading::begin).transpose()?;
-            let slot_bytes = reading.as_ref().map(|it| it.version().slot_bytes(key.pages));
-            if slot_bytes.is_some_and(|bytes| bytes != Some(key.bytes)) {
+            let of_source = job.source.as_ref().map(|source| source.version.slot_bytes(key.pages));
+            if of_source != key.snapshot.map(|_| Some(key.bytes)) {
                 return Err("the file's size has changed".to_owned());
             }
+            let reading = job.source.as_ref().map(Reading::begin).transpose()?;
             let make = || {
                 let file = SlotFile::create_for(key.snapshot, key.bytes, key.pages);
                 let file = file.map_err(explain)?;

@@ -1,5 +1,6 @@
 //! Requests of clients, and their answers.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use crate::{socket, Charge, PageKind, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
-use super::super::connection::{ConnectionState, Heard, Lease, Wait};
+use super::super::connection::{Connection, ConnectionState, Heard, Lease, Wait};
 use super::super::pool::{Class, Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 use crate::serving::folder::is_ours;
@@ -354,18 +355,19 @@ impl Server {
         if key.snapshot.is_some() {
             return self.look_and_serve(key);
         }
-        while let Some(token) = self.pool.served_next(key) {
-            let waits = self.connections.get(&token);
-            let waits = waits.and_then(|connection| match connection.state {
-                ConnectionState::Waiting(wait) => Some((wait, connection.taker())),
-                _ => None,
-            });
-            let Some((wait, taker)) = waits else {
-                self.pool.forget(key, token);
-                continue;
-            };
-            let Some(slot) = self.pool.take(key, token, taker) else { return };
-            self.grant(token, key, slot.file, Charge::Daemon, wait.since);
+        self.grant_waiting(key, |_| true);
+    }
+
+    /// Grants ready slots in turn to the requests that may be served now.
+    pub(super) fn grant_waiting(&mut self, key: Key, may: impl Fn(&Wait) -> bool) {
+        let wait_of = |connections: &HashMap<Token, Connection>, token| {
+            connections.get(&token).and_then(Connection::wait).copied()
+        };
+        loop {
+            let may = |token| wait_of(&self.connections, token).is_some_and(|wait| may(&wait));
+            let Some((token, slot)) = self.pool.take_next(key, may) else { return };
+            let since = wait_of(&self.connections, token).map_or_else(Instant::now, |it| it.since);
+            self.grant(token, key, slot.file, Charge::Daemon, since);
         }
     }
 

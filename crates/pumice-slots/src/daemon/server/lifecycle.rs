@@ -11,7 +11,7 @@ use super::super::connection::ConnectionState;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
-use super::Server;
+use super::{most_connections, Server};
 
 /// How long a class rests that could not be populated.
 const RETRY: Duration = Duration::from_secs(2);
@@ -26,14 +26,14 @@ impl Server {
         self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.path(key)));
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.path(key)));
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
         }
         self.populator.place();
     }
@@ -44,27 +44,27 @@ impl Server {
         let key = job.key;
         let surplus = match outcome {
             Outcome::LetGo => return,
-            Outcome::Populated(slot) => {
+            Outcome::Populated(slot) if !job.is_cancelled() => {
                 self.census.add(Counter::Populated, 1);
                 self.census.add(Counter::HugeBytes, slot.huge_bytes);
-                self.last_failures.remove(&key);
+                self.said.succeeded(key);
                 self.snapshots.filled(key);
-                if self.drain_until.is_some() {
-                    self.pool.failed(key, Instant::now());
-                    Some(slot)
-                } else {
-                    self.pool.populated(key, slot)
-                }
+                self.pool.populated(key, slot)
             }
-            Outcome::Cancelled => {
-                self.pool.failed(key, Instant::now());
-                None
-            }
-            Outcome::Failed(message) => {
+            Outcome::Failed(message) if !job.is_cancelled() => {
                 self.pool.failed(key, Instant::now() + RETRY);
                 self.census.add(Counter::PopulateFailures, 1);
                 self.snapshots.failed(key);
                 self.say_failure(key, message);
+                None
+            }
+            // It was wanted no more.
+            Outcome::Populated(slot) => {
+                self.pool.failed(key, Instant::now());
+                Some(slot)
+            }
+            Outcome::Failed(_) | Outcome::Cancelled => {
+                self.pool.failed(key, Instant::now());
                 None
             }
         };
@@ -75,17 +75,20 @@ impl Server {
         self.say_how_ready();
     }
 
-    /// Says why there is no slot of a class: once, not every two seconds.
+    /// Says why there is no slot of a class.
     pub(super) fn say_failure(&mut self, key: Key, message: String) {
-        if self.last_failures.get(&key) == Some(&message) {
-            return;
-        }
         let of = match key.snapshot {
             Some(name) => format!("snapshot {name}"),
             None => format!("{} ({} pages)", size(key.bytes), key.pages),
         };
-        self.host.say(&format!("no slot of {of} yet: {message}"));
-        self.last_failures.insert(key, message);
+        self.say_of(key, format!("no slot of {of} yet: {message}"));
+    }
+
+    /// Writes a line about a class to the log, unless it has enough of them.
+    pub(super) fn say_of(&mut self, key: Key, line: String) {
+        if self.said.takes(key, &line, Instant::now()) {
+            self.host.say(&line);
+        }
     }
 
     fn say_how_ready(&mut self) {
@@ -115,13 +118,16 @@ impl Server {
     /// Reads the configuration again. A bad one changes nothing.
     pub(super) fn reload(&mut self) {
         let read = self.host.plan();
-        let plan =
-            match read.and_then(|plan| plan.check().map(|()| plan).map_err(|e| e.to_string())) {
-                Ok(plan) => plan,
-                Err(problem) => {
-                    return self.host.say(&format!("{problem}; everything stays as it was"));
-                }
-            };
+        let checked = read.and_then(|plan| {
+            let checked = plan.check(|snapshot| Ok(self.snapshots.key_of(snapshot)));
+            checked.map(|()| plan).map_err(|error| error.to_string())
+        });
+        let plan = match checked {
+            Ok(plan) => plan,
+            Err(problem) => {
+                return self.host.say(&format!("{problem}; everything stays as it was"));
+            }
+        };
         let is_fixed = |kept: bool, what: &str| {
             if !kept {
                 self.host.say(&format!("{what} can only be changed by starting the daemon anew"));
@@ -144,20 +150,21 @@ impl Server {
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
-        self.populator.keep_only(|job| classes.iter().any(|&(key, _)| key == job));
-        self.last_failures.clear();
+        self.keep_wanted();
+        self.said.clear();
         self.refuse_unservable(&classes);
-        self.look_again();
-        // Clients that were held back may be served now.
+        self.plan.allowed = plan.allowed;
         for &(key, _) in &classes {
+            self.resize_waits(key);
+            // Clients that were held back may be served now.
             self.serve_waiting(key);
         }
-        self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;
         self.plan.snapshots = plan.snapshots;
         self.plan.drain = plan.drain;
         self.plan.share_percent = plan.share_percent;
         self.plan.grow_hugetlb = plan.grow_hugetlb;
+        self.most_connections = most_connections(self.most_descriptors, &self.plan);
         self.all_ready_said = false;
         self.started = Instant::now();
         self.host.say("the configuration was read again");

@@ -6,7 +6,6 @@
 //! of need.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +13,13 @@ use std::time::{Duration, Instant};
 use crate::message::{FileState, LeaseRequest, SnapshotRow};
 use crate::refusal::Reason;
 use crate::stat::Counter;
-use crate::{Charge, ServeError, SnapshotName};
+use crate::{ServeError, SnapshotName};
 
 use super::super::connection::{ConnectionState, Wait};
 use super::super::plan::SnapshotPlan;
 use super::super::pool::{Key, Token};
-use super::super::source::Version;
+use super::super::populator::Job;
+use super::super::source::{self, Source, Version};
 use super::super::watch::{Look, Watch};
 use super::{Event, Server};
 
@@ -32,7 +32,12 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Snapshots {
     all: Vec<Snapshot>,
+    /// One for each path. Those that no snapshot needs stay until their file system has answered, so that a change back
+    /// starts no other.
+    watches: Vec<Watch>,
     next_watch: u64,
+    /// The last question, of all watches.
+    asked: u64,
     look_at: Instant,
     events: Sender<Event>,
     waker: Arc<OwnedFd>,
@@ -41,11 +46,8 @@ pub struct Snapshots {
 #[derive(Debug)]
 struct Snapshot {
     plan: SnapshotPlan,
-    /// As last seen.
-    version: Version,
-    watch: Watch,
-    /// The last look that came.
-    answered: u64,
+    /// The version that was seen last, and since when.
+    seen: Option<(Version, Instant)>,
     failing: Option<Step>,
 }
 
@@ -53,6 +55,8 @@ struct Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Look,
+    /// A look could not tell, or saw a version that may still change without a trace.
+    Unsure,
     Fill,
 }
 
@@ -60,28 +64,54 @@ impl Snapshots {
     /// None. The threads' answers go to `events`, and `waker` is rung.
     pub fn new(events: &Sender<Event>, waker: &Arc<OwnedFd>) -> Snapshots {
         let (events, waker) = (events.clone(), Arc::clone(waker));
-        Snapshots { all: Vec::new(), next_watch: 0, look_at: Instant::now(), events, waker }
+        let (all, watches, look_at) = (Vec::new(), Vec::new(), Instant::now());
+        Snapshots { all, watches, next_watch: 0, asked: 0, look_at, events, waker }
     }
 
-    /// Changes the snapshots to these, and returns their classes and how many slots of each. An error changes nothing.
+    /// Changes the snapshots to these, and returns their classes and how many slots of each. Files are looked at soon.
+    /// An error changes nothing.
     pub fn configure(&mut self, plans: &[SnapshotPlan]) -> Result<Vec<(Key, u32)>, ServeError> {
-        let (mut all, mut classes) = (Vec::new(), Vec::new());
-        for plan in plans {
-            let (version, key) = plan.look()?;
-            classes.push((key, plan.count));
-            self.next_watch += 1;
-            let path = Arc::clone(&plan.path);
-            let watch = Watch::start(self.next_watch, path, &self.events, &self.waker);
-            let watch = watch.map_err(|error| ServeError::system(format!("no thread: {error}")))?;
-            all.push(Snapshot { plan: plan.clone(), version, watch, answered: 0, failing: None });
+        for SnapshotPlan { path, .. } in plans {
+            if self.watches.iter().all(|watch| watch.path != *path) {
+                self.next_watch += 1;
+                let (id, path) = (self.next_watch, Arc::clone(path));
+                let watch = Watch::start(id, path, &self.events, &self.waker);
+                let no_thread = |error| ServeError::system(format!("no thread: {error}"));
+                self.watches.push(watch.map_err(no_thread)?);
+            }
         }
-        self.all = all;
+        let classes = plans.iter().map(|plan| (self.key_of(plan), plan.count)).collect();
+        let snapshot_of = |plan: &SnapshotPlan| {
+            let (seen, failing) = self.same(plan).map_or((None, None), |it| (it.seen, it.failing));
+            Snapshot { plan: plan.clone(), seen, failing }
+        };
+        self.all = plans.iter().map(snapshot_of).collect();
+        let all = &self.all;
+        let is_used = |watch: &Watch| all.iter().any(|snapshot| snapshot.plan.path == watch.path);
+        self.watches.retain(|watch| watch.is_busy() || is_used(watch));
+        self.look_at = Instant::now();
         Ok(classes)
     }
 
+    /// The class of a snapshot, as far as it is known without a look.
+    pub fn key_of(&self, plan: &SnapshotPlan) -> Key {
+        let seen = self.same(plan).and_then(|snapshot| snapshot.seen);
+        seen.and_then(|(version, _)| plan.key(&version)).unwrap_or(plan.unseen_key())
+    }
+
     /// The file that slots of a class get their content from.
-    pub fn path(&self, key: Key) -> Option<Arc<Path>> {
-        self.of(key.snapshot?).map(|snapshot| Arc::clone(&snapshot.plan.path))
+    pub fn source(&self, key: Key) -> Option<Source> {
+        let snapshot = self.of(key.snapshot?)?;
+        let (version, since) = snapshot.seen?;
+        Some(Source { path: Arc::clone(&snapshot.plan.path), version, since })
+    }
+
+    /// Whether a job's slot would be of use, as far as is known.
+    fn is_current(&self, job: &Job) -> bool {
+        let Some(source) = &job.source else { return true };
+        let snapshot = job.key.snapshot.and_then(|name| self.of(name));
+        let snapshot = snapshot.filter(|snapshot| snapshot.failing != Some(Step::Look));
+        snapshot.and_then(|snapshot| snapshot.seen).is_some_and(|(it, _)| it == source.version)
     }
 
     /// A slot of the class has its content.
@@ -91,12 +121,12 @@ impl Snapshots {
         }
     }
 
-    /// A slot of the class could not be filled. The file's size may have changed.
+    /// A slot of the class could not be filled. The file may have changed.
     pub fn failed(&mut self, key: Key) {
         if let Some(snapshot) = self.of_mut(key.snapshot) {
             snapshot.failing = Some(Step::Fill);
-            snapshot.watch.ask();
         }
+        key.snapshot.map(|name| self.ask(name));
     }
 
     /// When files are looked at next.
@@ -108,10 +138,30 @@ impl Snapshots {
     pub fn look_around(&mut self, now: Instant) {
         if self.look_at <= now {
             self.look_at = now + LOOK_EVERY;
-            for snapshot in &self.all {
-                snapshot.watch.ask();
-            }
+            self.asked += 1;
+            self.watches.iter_mut().for_each(|watch| watch.ask(self.asked));
         }
+    }
+
+    /// Asks for a look at a snapshot's file; the number of the question.
+    fn ask(&mut self, name: SnapshotName) -> Option<u64> {
+        let path = &self.all.iter().find(|snapshot| snapshot.plan.name == name)?.plan.path;
+        let watch = self.watches.iter_mut().find(|watch| watch.path == *path)?;
+        self.asked += 1;
+        watch.ask(self.asked);
+        Some(self.asked)
+    }
+
+    /// Notes an answer. Returns the number of the one before, and the snapshots that it is about.
+    fn answered(&mut self, look: &Look) -> Option<(u64, Vec<SnapshotName>)> {
+        let watch = self.watches.iter_mut().find(|watch| watch.id == look.watch)?;
+        let before = std::mem::replace(&mut watch.answered, look.number);
+        let theirs = self.all.iter().filter(|snapshot| snapshot.plan.path == watch.path);
+        let names: Vec<_> = theirs.map(|snapshot| snapshot.plan.name).collect();
+        if names.is_empty() && !watch.is_busy() {
+            self.watches.retain(|watch| watch.id != look.watch);
+        }
+        Some((before, names))
     }
 
     fn of(&self, name: SnapshotName) -> Option<&Snapshot> {
@@ -121,9 +171,48 @@ impl Snapshots {
     fn of_mut(&mut self, name: Option<SnapshotName>) -> Option<&mut Snapshot> {
         self.all.iter_mut().find(|snapshot| Some(snapshot.plan.name) == name)
     }
+
+    /// The snapshot of the same name and file as a plan's.
+    fn same(&self, plan: &SnapshotPlan) -> Option<&Snapshot> {
+        self.of(plan.name).filter(|snapshot| snapshot.plan.path == plan.path)
+    }
+}
+
+impl Snapshot {
+    /// A look saw this version. Returns how long a slot must wait for it to settle, if that is to be known anew.
+    fn saw(&mut self, version: Version, now: Instant) -> Option<Duration> {
+        let before = self.seen.filter(|(seen, _)| *seen == version);
+        let (_, since) = *self.seen.insert(before.unwrap_or((version, now)));
+        let rest = version.settles_in(now.saturating_duration_since(since));
+        let is_filling = self.failing == Some(Step::Fill);
+        self.failing = match rest.is_zero() {
+            true => self.failing.filter(|_| is_filling),
+            false => Some(Step::Unsure),
+        };
+        (before.is_none() || !rest.is_zero()).then_some(rest)
+    }
+}
+
+/// Where the fault of a look that failed may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The file's: it is gone, or another, or may change without a trace.
+    Files,
+    /// The machine's, for a while: nothing is known of the file, and ready slots may still have its content.
+    Machines,
+}
+
+impl Fault {
+    fn of(error: &ServeError) -> Fault {
+        match error {
+            ServeError::Usage(_) => Fault::Files,
+            ServeError::System(_) => Fault::Machines,
+        }
+    }
 }
 
 impl Server {
+    /// A client asks for a slot of a snapshot. It waits for a look at least.
     pub(super) fn lease_snapshot(&mut self, token: Token, name: SnapshotName, wait_ms: u32) {
         let Some(connection) = self.connections.get(&token) else { return };
         if !matches!(connection.state, ConnectionState::Idle) {
@@ -132,15 +221,17 @@ impl Server {
         if self.drain_until.is_some() {
             return self.refuse(token, Reason::Draining, 0);
         }
-        let found = self.pool.find_snapshot(name).zip(self.snapshots.of(name));
-        let Some((key, snapshot)) = found else {
+        let Some(key) = self.pool.find_snapshot(name) else {
             return self.refuse(token, Reason::NoSuchSnapshot, 0);
         };
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
         if self.used_bytes(connection.account).saturating_add(key.bytes) > quota_bytes {
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
-        let (since, look) = (Instant::now(), snapshot.watch.ask());
+        let Some(look) = self.snapshots.ask(name) else {
+            return self.refuse(token, Reason::NoSuchSnapshot, 0);
+        };
+        let since = Instant::now();
         let patience = match wait_ms {
             0 => LOOK_PATIENCE,
             _ => Duration::from_millis(wait_ms.into()),
@@ -151,64 +242,77 @@ impl Server {
 
     /// Has the snapshot's clients that wait served after a look, if there is a slot for one.
     pub(super) fn look_and_serve(&mut self, key: Key) {
-        let snapshot = key.snapshot.and_then(|name| self.snapshots.of(name));
-        if let Some(snapshot) = snapshot.filter(|_| self.pool.served_next(key).is_some()) {
-            snapshot.watch.ask();
+        if let Some(name) = key.snapshot.filter(|_| self.pool.served_next(key).is_some()) {
+            self.snapshots.ask(name);
         }
     }
 
-    /// After a change of the configuration: looks have new numbers then.
-    pub(super) fn look_again(&mut self) {
-        for connection in self.connections.values_mut() {
-            let ConnectionState::Waiting(wait) = &mut connection.state else { continue };
-            let name = wait.key.snapshot;
-            if let Some(snapshot) = name.and_then(|name| self.snapshots.of(name)) {
-                wait.look = snapshot.watch.ask();
-            }
-        }
-    }
-
-    /// A look at a snapshot's file: old slots go, and clients that asked before it are answered.
+    /// A look at a file: old slots go, and clients that asked before it are answered.
     pub(super) fn take_look(&mut self, look: Look) {
-        let mut all = self.snapshots.all.iter_mut();
-        let Some(snapshot) = all.find(|snapshot| snapshot.watch.id == look.watch) else { return };
-        let answered = std::mem::replace(&mut snapshot.answered, look.number);
-        let (name, path) = (snapshot.plan.name, Arc::clone(&snapshot.plan.path));
+        let Some((before, names)) = self.snapshots.answered(&look) else { return };
+        for name in names {
+            self.take_look_of(name, &look.seen);
+            let Some(key) = self.pool.find_snapshot(name) else { continue };
+            if look.seen.is_ok() {
+                self.grant_waiting(key, |wait| wait.look <= look.number);
+            }
+            self.refuse_looked(key, before, look.number);
+        }
+    }
+
+    fn take_look_of(&mut self, name: SnapshotName, seen: &Result<Version, ServeError>) {
         let Some(before) = self.pool.find_snapshot(name) else { return };
-        let path = path.display();
-        let seen = look.seen.and_then(|version| {
-            let key = snapshot.plan.key(&version);
-            key.map(|key| (version, key)).ok_or_else(|| format!("can't read {path}: too large"))
+        let Some(snapshot) = self.snapshots.of_mut(Some(name)) else { return };
+        let path = Arc::clone(&snapshot.plan.path);
+        let seen = seen.as_ref().map_err(|error| (error.to_string(), Fault::of(error)));
+        let seen = seen.and_then(|version| {
+            let too_large = || (source::fails(&path, "it is too large"), Fault::Files);
+            Ok((*version, snapshot.plan.key(version).ok_or_else(too_large)?))
         });
         let (key, stale) = match seen {
             Ok((version, key)) => {
-                snapshot.version = version;
-                snapshot.failing = snapshot.failing.filter(|&step| step != Step::Look);
-                (key, self.pool.renew(key, Some(version)))
+                let now = Instant::now();
+                let rest = snapshot.saw(version, now);
+                let stale = self.pool.renew(key, Some(version));
+                if let Some(rest) = rest {
+                    self.pool.rest_until(key, now + rest);
+                }
+                (key, stale)
             }
-            Err(problem) => {
-                snapshot.failing = Some(Step::Look);
+            Err((problem, fault)) => {
+                snapshot.failing = match fault {
+                    Fault::Files => Some(Step::Look),
+                    Fault::Machines => Some(Step::Unsure),
+                };
                 self.say_failure(before, problem);
+                if fault == Fault::Machines {
+                    return;
+                }
                 (before, self.pool.renew(before, None))
             }
         };
         if !stale.is_empty() {
-            let count = stale.len();
-            self.host
-                .say(&format!("snapshot {name}: {path} has changed, {count} slots are dropped"));
+            let (path, count) = (path.display(), stale.len());
+            let line = format!("snapshot {name}: {path} has changed, {count} slots are dropped");
+            self.say_of(key, line);
         }
         stale.into_iter().for_each(|slot| self.reaper.discard(slot.file));
+        self.keep_wanted();
         if key != before {
-            let classes: Vec<_> = self.pool.classes().iter().map(|class| class.key).collect();
-            self.populator.keep_only(|job| classes.contains(&job));
             self.resize_waits(key);
         }
-        self.serve_looked(key, look.number);
-        self.refuse_looked(key, answered, look.number);
     }
 
-    /// The slots that clients wait for are of another size.
-    fn resize_waits(&mut self, key: Key) {
+    /// Slots in the making go on only if they are of use.
+    pub(super) fn keep_wanted(&self) {
+        let classes = || self.pool.classes().iter().filter(|class| class.is_wanted());
+        self.populator.keep_only(|job| {
+            classes().any(|class| class.key == job.key) && self.snapshots.is_current(job)
+        });
+    }
+
+    /// The slots that clients wait for are of another size now, or quotas are.
+    pub(super) fn resize_waits(&mut self, key: Key) {
         for token in self.waits_for(key, |_| true) {
             let Some(connection) = self.connections.get_mut(&token) else { continue };
             if let ConnectionState::Waiting(wait) = &mut connection.state {
@@ -227,26 +331,6 @@ impl Server {
     fn set_idle(&mut self, token: Token) {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = ConnectionState::Idle;
-        }
-    }
-
-    /// Grants ready slots in turn, up to the first client that asked after the look began.
-    fn serve_looked(&mut self, key: Key, number: u64) {
-        while let Some(token) = self.pool.served_next(key) {
-            let waits = self.connections.get(&token);
-            let waits = waits.and_then(|connection| match connection.state {
-                ConnectionState::Waiting(wait) => Some((wait, connection.taker())),
-                _ => None,
-            });
-            let Some((wait, taker)) = waits else {
-                self.pool.forget(key, token);
-                continue;
-            };
-            if wait.look > number {
-                return;
-            }
-            let Some(slot) = self.pool.take(key, token, taker) else { return };
-            self.grant(token, key, slot.file, Charge::Daemon, wait.since);
         }
     }
 
@@ -280,11 +364,13 @@ impl Server {
             // One that is configured no more may still have leases.
             let name = class.key.snapshot?;
             let snapshot = self.snapshots.of(name);
-            let is_failing = snapshot.is_none_or(|snapshot| snapshot.failing.is_some());
+            let is_good = snapshot.is_some_and(|it| it.seen.is_some() && it.failing.is_none());
             Some(SnapshotRow {
                 name,
-                file_bytes: snapshot.map_or(0, |snapshot| snapshot.version.bytes()),
-                file: if is_failing { FileState::Failing } else { FileState::Good },
+                file_bytes: snapshot
+                    .and_then(|it| it.seen)
+                    .map_or(0, |(version, _)| version.bytes()),
+                file: if is_good { FileState::Good } else { FileState::Failing },
                 class: self.class_row(class),
             })
         });
