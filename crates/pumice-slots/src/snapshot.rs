@@ -23,8 +23,7 @@ pub struct SnapshotName {
 
 impl SnapshotName {
     /// Reads a name.
-    #[doc(hidden)]
-    pub fn new(text: &str) -> Option<SnapshotName> {
+    pub(crate) fn new(text: &str) -> Option<SnapshotName> {
         let is_fine = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
         if text.is_empty() || text.len() > MAX_NAME || !text.as_bytes().iter().all(is_fine) {
             return None;

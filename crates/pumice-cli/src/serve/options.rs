@@ -180,8 +180,7 @@ fn snapshot(text: &str) -> Result<(SnapshotName, PathBuf, u32), String> {
 
 /// Reads a snapshot's name.
 pub fn snapshot_name(text: &str) -> Result<SnapshotName, String> {
-    let name = SnapshotName::new(text);
-    name.ok_or_else(|| "a snapshot's name has 1 to 32 letters, digits, '-', '_' and '.'".into())
+    Ok(text.parse()?)
 }
 
 /// Reads a kind of pages.
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn snapshots_are_names_files_and_counts() {
-        let web = SnapshotName::new("web").expect("a name");
+        let web = snapshot_name("web").expect("a name");
         for (text, path, count) in [
             ("web=/vm/web.mem:4", "/vm/web.mem", 4),
             ("web=web.mem", "web.mem", 1),

@@ -62,7 +62,7 @@ pub struct Version {
     times: Times,
 }
 
-/// What a file's times are worth.
+/// The worth of a file's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Times {
     /// They are of this machine's clock.
@@ -206,7 +206,7 @@ pub fn fails(path: &Path, why: &str) -> String {
     format!("can't read {}: {why}", path.display())
 }
 
-/// What [`is_open_for_writing`] tells.
+/// The reason that [`is_open_for_writing`] gives.
 pub const OPEN_FOR_WRITING: &str = "a program has it open for writing";
 
 /// Whether a program has the file open for writing, or mapped so: a read lease can't be had then. `false` where there

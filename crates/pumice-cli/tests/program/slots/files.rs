@@ -94,7 +94,7 @@ fn table(snapshot: &str, file: &Path, count: u32) -> String {
     format!("[[snapshot]]\nname = \"{snapshot}\"\nfile = \"{file}\"\ncount = {count}\n")
 }
 
-/// ext4 with inodes of 128 bytes. What is written twice within a second has the same times.
+/// ext4 with inodes of 128 bytes. A file that is written twice within a second has the same times.
 #[test]
 fn a_file_whose_times_are_whole_seconds_is_never_old() {
     with_mounts(|| {

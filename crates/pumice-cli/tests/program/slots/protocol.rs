@@ -6,7 +6,7 @@ use std::time::Duration;
 use pumice_slots::message::{Reply, Request, MAX_BYTES};
 use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
-use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile, SnapshotName};
+use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::slots::{waiting, Daemon, PATIENCE};
@@ -78,7 +78,7 @@ fn noise_stops_nobody() {
         Request::Stat,
         Request::Settings,
         Request::Set(PaceSetting::BatchPages, 512),
-        Request::LeaseSnapshot(SnapshotName::new("web").expect("a name"), 5),
+        Request::LeaseSnapshot("web".parse().expect("a name"), 5),
         Request::Snapshots(0),
     ];
     for round in 0..400 {
@@ -340,7 +340,7 @@ fn a_waiting_lease_takes_no_other_request() {
         Request::Stat,
         Request::Settings,
         Request::Set(PaceSetting::DelayMs, 77),
-        Request::LeaseSnapshot(SnapshotName::new("web").expect("a name"), 5),
+        Request::LeaseSnapshot("web".parse().expect("a name"), 5),
         Request::Snapshots(0),
     ];
     let until = std::time::Instant::now() + PATIENCE;

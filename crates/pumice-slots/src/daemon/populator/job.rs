@@ -20,6 +20,7 @@
 //! The memory itself is touched in burst(w) only, by w. The next thread sees all that one
 //! did to it, since each change of the word that gives up the job releases and each that takes it acquires.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::file::Populating;
@@ -98,6 +99,11 @@ impl Job {
     /// The same with the content of a file.
     pub fn with_source(self, source: Option<Source>) -> Job {
         Job { source, ..self }
+    }
+
+    /// The path of the file that it reads, if it does.
+    pub fn path(&self) -> Option<&Path> {
+        self.source.as_ref().map(|source| &*source.path)
     }
 
     /// Whether a client waits for it.

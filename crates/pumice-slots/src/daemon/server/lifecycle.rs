@@ -58,15 +58,9 @@ impl Server {
                 self.say_failure(key, message);
                 None
             }
-            // It was wanted no more.
-            Outcome::Populated(slot) => {
-                self.pool.failed(key, Instant::now());
-                Some(slot)
-            }
-            Outcome::Failed(_) | Outcome::Cancelled => {
-                self.pool.failed(key, Instant::now());
-                None
-            }
+            // It was wanted no more, and is counted no more.
+            Outcome::Populated(slot) => Some(slot),
+            Outcome::Failed(_) | Outcome::Cancelled => None,
         };
         if let Some(slot) = surplus {
             self.reaper.discard(slot.file);
@@ -177,12 +171,16 @@ impl Server {
             if let ConnectionState::Waiting(wait) = &connection.state {
                 // Of several of one size another may be chosen today; this one will do.
                 if !offered.iter().any(|(key, _)| key.is_of(&wait.key)) {
-                    lost.push(token);
+                    let reason = match wait.key.snapshot {
+                        Some(_) => Reason::NoSuchSnapshot,
+                        None => Reason::NoSuchPages,
+                    };
+                    lost.push((token, reason));
                 }
             }
         }
-        for token in lost {
-            self.stop_waiting(token, Reason::NoSuchPages);
+        for (token, reason) in lost {
+            self.stop_waiting(token, reason);
         }
     }
 

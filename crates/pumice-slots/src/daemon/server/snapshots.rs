@@ -304,11 +304,14 @@ impl Server {
     }
 
     /// Slots in the making go on only if they are of use.
-    pub(super) fn keep_wanted(&self) {
+    pub(super) fn keep_wanted(&mut self) {
         let classes = || self.pool.classes().iter().filter(|class| class.is_wanted());
-        self.populator.keep_only(|job| {
+        let given_up = self.populator.keep_only(|job| {
             classes().any(|class| class.key == job.key) && self.snapshots.is_current(job)
         });
+        for key in given_up {
+            self.pool.failed(key, Instant::now());
+        }
     }
 
     /// The slots that clients wait for are of another size now, or quotas are.
