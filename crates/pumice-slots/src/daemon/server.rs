@@ -369,7 +369,7 @@ impl Server {
             }
         }
         self.end_waits(now);
-        self.snapshots.look_around(now);
+        self.look_around(now);
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -32,9 +33,10 @@ pub struct Watch {
     pub id: u64,
     /// The file.
     pub path: Arc<Path>,
-    /// The last question that was answered.
-    pub answered: u64,
     asked: u64,
+    answered: u64,
+    /// Since when there has been no answer, if there is one to come.
+    waits_since: Option<Instant>,
     desk: Arc<Desk>,
 }
 
@@ -82,19 +84,26 @@ impl Watch {
                 ring(&waker);
             }
         })?;
-        Ok(Watch { id, path, answered: 0, asked: 0, desk })
+        Ok(Watch { id, path, asked: 0, answered: 0, waits_since: None, desk })
     }
 
     /// Asks for a look that begins from now on. Numbers of questions grow.
     pub fn ask(&mut self, number: u64) {
         self.asked = number;
+        self.waits_since.get_or_insert_with(Instant::now);
         self.desk.wanted.lock().number = number;
         self.desk.has_changed.notify_one();
     }
 
-    /// Whether a look is to come.
-    pub fn is_busy(&self) -> bool {
-        self.asked != self.answered
+    /// Notes an answer. Returns the number of the question that was answered before.
+    pub fn answer(&mut self, number: u64) -> u64 {
+        self.waits_since = (number != self.asked).then(Instant::now);
+        std::mem::replace(&mut self.answered, number)
+    }
+
+    /// How long the file system has not answered.
+    pub fn waits(&self) -> Option<Duration> {
+        self.waits_since.map(|since| since.elapsed())
     }
 }
 

@@ -38,9 +38,8 @@ fn with_mounts(test: impl FnOnce() + Send) {
     });
 }
 
-/// A file system that never answers, until this is dropped; `None` where there is no FUSE.
+/// A file system over a folder that never answers, until this is dropped; `None` where there is no FUSE.
 fn hung(folder: &Path) -> Option<OwnedFd> {
-    fs::create_dir(folder).expect("made");
     let fuse = openat(CWD, "/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let options = format!("fd={},rootmode=40755,user_id=0,group_id=0\0", fuse.as_raw_fd());
     let folder = format!("{}\0", folder.display());
@@ -294,6 +293,7 @@ fn a_reload_keeps_one_row_and_all_that_can_be_read() {
 fn a_file_system_that_does_not_answer_holds_up_no_reload() {
     with_mounts(|| {
         let place = place("hung");
+        fs::create_dir(place.join("hung")).expect("made");
         let Some(fuse) = hung(&place.join("hung")) else {
             eprintln!("skipped: no FUSE");
             return;
@@ -319,5 +319,31 @@ fn a_file_system_that_does_not_answer_holds_up_no_reload() {
         drop(fuse);
         web.reload(&table("web", &good, 1));
         assert!(has(&lease(&web.daemon), &noise(1, 50_000)));
+    });
+}
+
+/// Nothing is known of the file then.
+#[test]
+fn a_file_system_that_stops_to_answer_is_told_and_drops_no_slots() {
+    with_mounts(|| {
+        let place = place("stops");
+        let (folder, path) = (place.join("folder"), place.join("folder/web.mem"));
+        fs::create_dir(&folder).expect("made");
+        fs::write(&path, noise(1, 50_000)).expect("written");
+        let daemon = daemon("stops", &path, 2, &["--slot", "64K=1", "--pages", "4k"]);
+        until(&daemon, "ready", |row| row.class.ready == 2 && row.file == FileState::Good);
+        let Some(fuse) = hung(&folder) else {
+            eprintln!("skipped: no FUSE");
+            return;
+        };
+        let row = until(&daemon, "failing", |row| row.file == FileState::Failing);
+        assert_eq!(row.class.ready, 2);
+        daemon.lease(4096).end().expect("others are served");
+        let at = format!("{}\0", folder.display());
+        // SAFETY: the string ends with a zero.
+        assert_eq!(unsafe { libc::umount2(at.as_ptr().cast(), libc::MNT_DETACH) }, 0);
+        drop(fuse);
+        assert!(has(&lease(&daemon), &noise(1, 50_000)));
+        until(&daemon, "good", |row| row.file == FileState::Good);
     });
 }

@@ -25,7 +25,7 @@ use super::{Event, Server};
 
 /// How often files are looked at where nobody asks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a request that does not wait for a slot waits for a look.
+/// How long a request that does not wait for a slot waits for a look, and a file system has to answer one.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// All snapshots, and the threads that look at their files.
@@ -88,7 +88,7 @@ impl Snapshots {
         self.all = plans.iter().map(snapshot_of).collect();
         let all = &self.all;
         let is_used = |watch: &Watch| all.iter().any(|snapshot| snapshot.plan.path == watch.path);
-        self.watches.retain(|watch| watch.is_busy() || is_used(watch));
+        self.watches.retain(|watch| watch.waits().is_some() || is_used(watch));
         self.look_at = Instant::now();
         Ok(classes)
     }
@@ -134,13 +134,26 @@ impl Snapshots {
         (!self.all.is_empty()).then_some(self.look_at)
     }
 
-    /// Looks at files if it is time.
-    pub fn look_around(&mut self, now: Instant) {
-        if self.look_at <= now {
-            self.look_at = now + LOOK_EVERY;
-            self.asked += 1;
-            self.watches.iter_mut().for_each(|watch| watch.ask(self.asked));
+    /// Looks at files if it is time. Returns the snapshots whose file systems do not answer, and what there is to say.
+    fn look_around(&mut self, now: Instant) -> Vec<(SnapshotName, String)> {
+        let mut stuck = Vec::new();
+        if self.look_at > now {
+            return stuck;
         }
+        self.look_at = now + LOOK_EVERY;
+        self.asked += 1;
+        for watch in &mut self.watches {
+            watch.ask(self.asked);
+            if watch.waits().is_some_and(|waits| waits > LOOK_PATIENCE) {
+                let theirs = self.all.iter_mut().filter(|it| it.plan.path == watch.path);
+                stuck.extend(theirs.map(|snapshot| {
+                    snapshot.failing.get_or_insert(Step::Unsure);
+                    let line = source::fails(&watch.path, "its file system does not answer");
+                    (snapshot.plan.name, line)
+                }));
+            }
+        }
+        stuck
     }
 
     /// Asks for a look at a snapshot's file; the number of the question.
@@ -155,10 +168,10 @@ impl Snapshots {
     /// Notes an answer. Returns the number of the one before, and the snapshots that it is about.
     fn answered(&mut self, look: &Look) -> Option<(u64, Vec<SnapshotName>)> {
         let watch = self.watches.iter_mut().find(|watch| watch.id == look.watch)?;
-        let before = std::mem::replace(&mut watch.answered, look.number);
+        let before = watch.answer(look.number);
         let theirs = self.all.iter().filter(|snapshot| snapshot.plan.path == watch.path);
         let names: Vec<_> = theirs.map(|snapshot| snapshot.plan.name).collect();
-        if names.is_empty() && !watch.is_busy() {
+        if names.is_empty() && watch.waits().is_none() {
             self.watches.retain(|watch| watch.id != look.watch);
         }
         Some((before, names))
@@ -244,6 +257,15 @@ impl Server {
     pub(super) fn look_and_serve(&mut self, key: Key) {
         if let Some(name) = key.snapshot.filter(|_| self.pool.served_next(key).is_some()) {
             self.snapshots.ask(name);
+        }
+    }
+
+    /// Looks at files if it is time.
+    pub(super) fn look_around(&mut self, now: Instant) {
+        for (name, line) in self.snapshots.look_around(now) {
+            if let Some(key) = self.pool.find_snapshot(name) {
+                self.say_failure(key, line);
+            }
         }
     }
 
