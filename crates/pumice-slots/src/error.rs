@@ -56,10 +56,22 @@ impl ServeError {
         ServeError::Usage(message.into())
     }
 
-    /// A call failed on something that was configured. That has nothing wrong with it where the machine is short.
+    /// A call failed on something that was configured. That may have nothing wrong with it where the machine is short of
+    /// descriptors or memory, or a device or a network fails.
     pub(crate) fn of(error: &io::Error, message: impl Into<String>) -> ServeError {
-        const SHORT: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
-        match error.raw_os_error().is_some_and(|number| SHORT.contains(&number)) {
+        const OUTSIDE: [i32; 10] = [
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::EINTR,
+            libc::EIO,
+            libc::ESTALE,
+            libc::ETIMEDOUT,
+            libc::ENOTCONN,
+            libc::EHOSTDOWN,
+            libc::EHOSTUNREACH,
+        ];
+        match error.raw_os_error().is_some_and(|number| OUTSIDE.contains(&number)) {
             true => ServeError::system(message),
             false => ServeError::usage(message),
         }
