@@ -396,3 +396,39 @@ fn most_connections(descriptors: u64, plan: &Plan) -> usize {
     let own = snapshots.map(|it| LOOK_DESCRIPTORS + u64::from(it.count) * JOB_DESCRIPTORS);
     (descriptors.saturating_sub(SPARE_DESCRIPTORS + own.sum::<u64>()) / 2).max(8) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::allow::Allowed;
+    use super::super::plan::SnapshotPlan;
+    use super::*;
+    use crate::PageKind;
+
+    #[test]
+    fn snapshots_leave_descriptors_for_their_files() {
+        let mut plan = Plan {
+            classes: Vec::new(),
+            snapshots: Vec::new(),
+            dir: None,
+            socket: None,
+            allowed: Allowed::default(),
+            share_percent: None,
+            metrics: None,
+            grow_hugetlb: false,
+            drain: Duration::ZERO,
+            threads: 1,
+            pace: Default::default(),
+        };
+        assert_eq!(most_connections(1024, &plan), 480);
+        plan.snapshots.push(SnapshotPlan {
+            name: "web".parse().expect("a name"),
+            path: std::path::Path::new("/web").into(),
+            count: 100,
+            pages: PageKind::Small,
+            node: None,
+        });
+        // Three of each slot in the making, and four of a look.
+        assert_eq!(most_connections(1024, &plan), (1024 - 64 - 304) / 2);
+        assert_eq!(most_connections(64, &plan), 8);
+    }
+}
