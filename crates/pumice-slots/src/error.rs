@@ -56,8 +56,8 @@ impl ServeError {
         ServeError::Usage(message.into())
     }
 
-    /// A call failed on something that was configured. That may have nothing wrong with it where the machine is short of
-    /// descriptors or memory, or a device or a network fails.
+    /// A call failed on something that was configured. That may have nothing wrong with it where the machine is short
+    /// of descriptors or memory, or a device or a network fails.
     pub(crate) fn of(error: &io::Error, message: impl Into<String>) -> ServeError {
         const OUTSIDE: [i32; 10] = [
             libc::EMFILE,

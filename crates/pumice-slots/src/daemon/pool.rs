@@ -76,7 +76,7 @@ pub struct Class {
     ending: u32,
     waiting: WaitQueue,
     owed: Owed,
-    /// No new attempt before this, after one that failed.
+    /// No new attempt before this, after one that failed or a change of the snapshot's file.
     retry_at: Option<Instant>,
 }
 

@@ -54,6 +54,7 @@ struct Snapshot {
 /// The step that failed last, and did not succeed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// A look found no file that can be read, or has no answer.
     Look,
     /// A look could not tell, or saw a version that may still change without a trace.
     Unsure,
@@ -147,7 +148,7 @@ impl Snapshots {
             if watch.waits().is_some_and(|waits| waits > LOOK_PATIENCE) {
                 let theirs = self.all.iter_mut().filter(|it| it.plan.path == watch.path);
                 stuck.extend(theirs.map(|snapshot| {
-                    snapshot.failing.get_or_insert(Step::Unsure);
+                    snapshot.failing = Some(Step::Look);
                     let line = source::fails(&watch.path, "its file system does not answer");
                     (snapshot.plan.name, line)
                 }));
@@ -262,7 +263,12 @@ impl Server {
 
     /// Looks at files if it is time.
     pub(super) fn look_around(&mut self, now: Instant) {
-        for (name, line) in self.snapshots.look_around(now) {
+        let stuck = self.snapshots.look_around(now);
+        if !stuck.is_empty() {
+            // Threads that read those files may never come back.
+            self.keep_wanted();
+        }
+        for (name, line) in stuck {
             if let Some(key) = self.pool.find_snapshot(name) {
                 self.say_failure(key, line);
             }
