@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pumice_slots::message::{ClassRow, LeaseRow};
+use pumice_slots::message::{ClassRow, LeaseRow, SnapshotRow};
 use pumice_slots::refusal::size;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::stat::{Counter, WAIT_BOUNDS_US};
@@ -44,9 +44,10 @@ pub fn slots(options: SlotsArgs) -> Result<(), Failure> {
         form(&values, &settings)
     } else if options.json || options.set.is_empty() {
         let classes = client.classes().map_err(|error| explain(&error))?;
+        let snapshots = client.snapshots().map_err(|error| explain(&error))?;
         let leases = client.leases().map_err(|error| explain(&error))?;
         let form = if options.json { list_json } else { list_tables };
-        form(&classes, &leases)
+        form(&classes, &snapshots, &leases)
     } else {
         return Ok(());
     };
@@ -64,47 +65,23 @@ fn change(text: &str) -> Result<(PaceSetting, u64), String> {
     raw.map(|raw| (setting, raw)).ok_or_else(|| format!("{key} takes {}", setting.expects()))
 }
 
-fn list_tables(classes: &[ClassRow], leases: &[LeaseRow]) -> String {
-    let mut rows = vec![[
-        "SIZE",
-        "PAGES",
-        "NODE",
-        "WANTED",
-        "READY",
-        "HUGE",
-        "POPULATING",
-        "LEASED",
-        "WAITING",
-    ]
-    .map(str::to_owned)
-    .to_vec()];
-    for class in classes {
-        let ready_bytes = u64::from(class.ready) * class.bytes;
-        let huge = match ready_bytes {
-            0 => "-".to_owned(),
-            _ if class.pages.is_hugetlb() => "100%".to_owned(),
-            bytes => format!("{}%", class.huge_bytes * 100 / bytes),
-        };
-        let populating = match class.populating {
-            0 => "-".to_owned(),
-            count => {
-                let all = u64::from(count) * class.bytes;
-                format!("{count} ({}%)", class.populating_bytes * 100 / all.max(1))
-            }
-        };
-        rows.push(vec![
-            size(class.bytes),
-            class.pages.to_string(),
-            class.node.map_or_else(|| "any".to_owned(), |node| node.to_string()),
-            class.wanted.to_string(),
-            class.ready.to_string(),
-            huge,
-            populating,
-            class.leased.to_string(),
-            class.waiting.to_string(),
-        ]);
+fn list_tables(classes: &[ClassRow], snapshots: &[SnapshotRow], leases: &[LeaseRow]) -> String {
+    let mut text = String::new();
+    if !classes.is_empty() || snapshots.is_empty() {
+        let mut rows = vec![CLASS_HEAD.map(str::to_owned).to_vec()];
+        rows.extend(classes.iter().map(class_cells));
+        text += &columns(&rows);
     }
-    let mut text = columns(&rows);
+    if !snapshots.is_empty() {
+        let head = ["SNAPSHOT", "FILE"].iter().chain(&CLASS_HEAD).copied();
+        let mut rows = vec![head.map(str::to_owned).collect()];
+        for snapshot in snapshots {
+            let own = [snapshot.name.to_string(), snapshot.file.name().to_owned()];
+            rows.push(own.into_iter().chain(class_cells(&snapshot.class)).collect());
+        }
+        text += if text.is_empty() { "" } else { "\n" };
+        text += &columns(&rows);
+    }
     if !leases.is_empty() {
         let mut rows = vec![["LEASE", "SIZE", "PAGES", "USER", "PROCESS", "SECONDS"]
             .map(str::to_owned)
@@ -125,22 +102,46 @@ fn list_tables(classes: &[ClassRow], leases: &[LeaseRow]) -> String {
     text
 }
 
-fn list_json(classes: &[ClassRow], leases: &[LeaseRow]) -> String {
-    let classes: Vec<_> = classes
+const CLASS_HEAD: [&str; 9] =
+    ["SIZE", "PAGES", "NODE", "WANTED", "READY", "HUGE", "POPULATING", "LEASED", "WAITING"];
+
+fn class_cells(class: &ClassRow) -> Vec<String> {
+    let ready_bytes = u64::from(class.ready) * class.bytes;
+    let huge = match ready_bytes {
+        0 => "-".to_owned(),
+        _ if class.pages.is_hugetlb() => "100%".to_owned(),
+        bytes => format!("{}%", class.huge_bytes * 100 / bytes),
+    };
+    let populating = match class.populating {
+        0 => "-".to_owned(),
+        count => {
+            let all = u64::from(count) * class.bytes;
+            format!("{count} ({}%)", class.populating_bytes * 100 / all.max(1))
+        }
+    };
+    vec![
+        size(class.bytes),
+        class.pages.to_string(),
+        class.node.map_or_else(|| "any".to_owned(), |node| node.to_string()),
+        class.wanted.to_string(),
+        class.ready.to_string(),
+        huge,
+        populating,
+        class.leased.to_string(),
+        class.waiting.to_string(),
+    ]
+}
+
+fn list_json(classes: &[ClassRow], snapshots: &[SnapshotRow], leases: &[LeaseRow]) -> String {
+    let classes: Vec<_> = classes.iter().map(class_json).collect();
+    let snapshots: Vec<_> = snapshots
         .iter()
-        .map(|class| {
-            json!({
-                "bytes": class.bytes,
-                "pages": class.pages.name(),
-                "node": class.node,
-                "wanted": class.wanted,
-                "ready": class.ready,
-                "huge_bytes": class.huge_bytes,
-                "populating": class.populating,
-                "populating_bytes": class.populating_bytes,
-                "leased": class.leased,
-                "waiting": class.waiting,
-            })
+        .map(|snapshot| {
+            let mut object = class_json(&snapshot.class);
+            object["name"] = snapshot.name.as_str().into();
+            object["file"] = snapshot.file.name().into();
+            object["file_bytes"] = snapshot.file_bytes.into();
+            object
         })
         .collect();
     let leases: Vec<_> = leases
@@ -156,7 +157,22 @@ fn list_json(classes: &[ClassRow], leases: &[LeaseRow]) -> String {
             })
         })
         .collect();
-    format!("{}\n", json!({ "classes": classes, "leases": leases }))
+    format!("{}\n", json!({ "classes": classes, "snapshots": snapshots, "leases": leases }))
+}
+
+fn class_json(class: &ClassRow) -> Value {
+    json!({
+        "bytes": class.bytes,
+        "pages": class.pages.name(),
+        "node": class.node,
+        "wanted": class.wanted,
+        "ready": class.ready,
+        "huge_bytes": class.huge_bytes,
+        "populating": class.populating,
+        "populating_bytes": class.populating_bytes,
+        "leased": class.leased,
+        "waiting": class.waiting,
+    })
 }
 
 /// Counters by name, buckets by their upper bound, settings by key.

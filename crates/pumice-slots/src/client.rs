@@ -16,12 +16,13 @@ use rustix::io::retry_on_intr;
 use super::error::Error;
 use super::file::Populating;
 use super::message::{
-    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, MAX_ROWS,
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, SnapshotRow, MAX_WAIT_MS,
 };
 use super::pages::{Charge, PageKind};
 use super::peer::Trusted;
 use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
+use super::snapshot::SnapshotName;
 use super::socket;
 
 /// Names a socket other than the default.
@@ -79,11 +80,25 @@ impl Client {
     /// the listener is neither root's, nor this process's user's, nor that of the owner of the socket's folder: it
     /// would see all that is written to the slot.
     pub fn lease(&self, request: &LeaseRequest) -> Result<Lease, Error> {
+        self.lease_by(&Request::Lease(*request), request.wait_ms)
+    }
+
+    /// Leases a slot that has the content of a snapshot, and zeros up to the end of its last page. Nobody else has the
+    /// slot's memory, and nothing that is written to it goes to the snapshot's file.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn lease_snapshot(&self, name: SnapshotName, wait: Duration) -> Result<Lease, Error> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(MAX_WAIT_MS);
+        self.lease_by(&Request::LeaseSnapshot(name, wait_ms), wait_ms)
+    }
+
+    fn lease_by(&self, request: &Request, wait_ms: u32) -> Result<Lease, Error> {
         let connection = self.connect()?;
         let trusted = Trusted::of(&connection, &self.path)?;
-        let wait = Duration::from_millis(request.wait_ms.into());
+        let wait = Duration::from_millis(wait_ms.into());
         socket::set_patience(&connection, PATIENCE + wait)?;
-        let (reply, descriptor) = ask(&connection, &Request::Lease(*request), None)?;
+        let (reply, descriptor) = ask(&connection, request, None)?;
         let (Reply::Granted(grant), Some(descriptor)) = (reply, descriptor) else {
             return Err(Error::Protocol("a lease without a descriptor"));
         };
@@ -103,6 +118,22 @@ impl Client {
             Reply::Classes(all, rows) => Some((all, rows)),
             _ => None,
         })
+    }
+
+    /// The snapshots that the daemon keeps slots of; none where it is of a version that knows none.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    #[doc(hidden)]
+    pub fn snapshots(&self) -> Result<Vec<SnapshotRow>, Error> {
+        let rows = self.list(Request::Snapshots, |reply| match reply {
+            Reply::Snapshots(all, rows) => Some((all, rows)),
+            _ => None,
+        });
+        match rows {
+            Err(Error::Refused(refusal)) if refusal.reason == Reason::Malformed => Ok(Vec::new()),
+            rows => rows,
+        }
     }
 
     /// The leases there are: all of them for root and the daemon's user, else one's own.
@@ -169,7 +200,7 @@ impl Client {
         loop {
             let (reply, _) = ask(&connection, &request(rows.len() as u32), None)?;
             let (all, more) = rows_of(reply).ok_or(UNEXPECTED)?;
-            let is_last = more.len() < MAX_ROWS;
+            let is_last = more.is_empty();
             rows.extend(more);
             if is_last || rows.len() >= all as usize {
                 return Ok(rows);

@@ -56,6 +56,35 @@ impl ServeError {
         ServeError::Usage(message.into())
     }
 
+    /// A call failed on something that was configured. That may have nothing wrong with it where the machine is short
+    /// of descriptors or memory, or a device or a network fails.
+    pub(crate) fn of(error: &io::Error, message: impl Into<String>) -> ServeError {
+        const OUTSIDE: [i32; 10] = [
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::EINTR,
+            libc::EIO,
+            libc::ESTALE,
+            libc::ETIMEDOUT,
+            libc::ENOTCONN,
+            libc::EHOSTDOWN,
+            libc::EHOSTUNREACH,
+        ];
+        match error.raw_os_error().is_some_and(|number| OUTSIDE.contains(&number)) {
+            true => ServeError::system(message),
+            false => ServeError::usage(message),
+        }
+    }
+
+    /// The same with another message.
+    pub(crate) fn map(self, message: impl FnOnce(String) -> String) -> ServeError {
+        match self {
+            ServeError::Usage(text) => ServeError::Usage(message(text)),
+            ServeError::System(text) => ServeError::System(message(text)),
+        }
+    }
+
     pub(crate) fn system(message: impl Into<String>) -> ServeError {
         ServeError::System(message.into())
     }

@@ -1,17 +1,20 @@
 //! A slot's file: made, sealed, populated, ended. The order is the [module](super)'s.
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
+use std::sync::Arc;
 
 use rustix::fs::{
-    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, MemfdFlags,
-    OFlags, SealFlags,
+    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, readlinkat,
+    MemfdFlags, OFlags, SealFlags, CWD,
 };
 use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 
 use super::pages::PageKind;
+use super::snapshot::SnapshotName;
 use pumice_frames::sys::mem;
 
 /// Set when the file is made, and all it ever has (`F_SEAL_EXEC` comes from `MFD_NOEXEC_SEAL`).
@@ -32,7 +35,11 @@ pub struct SlotFile {
     bytes: u64,
     inode: Inode,
     owner: u32,
+    snapshot: Option<SnapshotName>,
 }
+
+/// The name of its file, for people; that of a snapshot comes after a colon.
+const NAME: &str = "pumice-slot";
 
 /// The identity of a file: device and number.
 type Inode = (u64, u64);
@@ -43,6 +50,18 @@ impl SlotFile {
     /// # Errors
     /// As memfd_create(2); `InvalidInput` where `bytes` is 0 or no multiple of the pages' granule.
     pub fn create(bytes: u64, pages: PageKind) -> io::Result<SlotFile> {
+        SlotFile::create_for(None, bytes, pages)
+    }
+
+    /// The same for the content of a snapshot, which the file's name says from then on.
+    ///
+    /// # Errors
+    /// As [`SlotFile::create`].
+    pub fn create_for(
+        snapshot: Option<SnapshotName>,
+        bytes: u64,
+        pages: PageKind,
+    ) -> io::Result<SlotFile> {
         if bytes == 0 || bytes % pages.granule() != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -52,16 +71,21 @@ impl SlotFile {
             PageKind::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let name = match snapshot {
+            Some(snapshot) => format!("{NAME}:{snapshot}"),
+            None => NAME.to_owned(),
+        };
+        let name = CString::new(name)?;
         // Linux before 6.3 does not know NOEXEC_SEAL.
-        let descriptor = match memfd_create(c"pumice-slot", flags | MemfdFlags::NOEXEC_SEAL) {
-            Err(Errno::INVAL) => memfd_create(c"pumice-slot", flags)?,
+        let descriptor = match memfd_create(&name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(&name, flags)?,
             made => made?,
         };
         ftruncate(&descriptor, bytes)?;
         fcntl_add_seals(&descriptor, SEALS)?;
         let status = fstat(&descriptor)?;
         let inode = (status.st_dev, status.st_ino);
-        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid })
+        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid, snapshot })
     }
 
     /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
@@ -84,7 +108,8 @@ impl SlotFile {
             Ok(status) if status.st_size > 0 => {
                 let inode = (status.st_dev, status.st_ino);
                 let (bytes, owner) = (status.st_size as u64, status.st_uid);
-                Ok(SlotFile { descriptor, bytes, inode, owner })
+                let snapshot = snapshot_of(&descriptor);
+                Ok(SlotFile { descriptor, bytes, inode, owner, snapshot })
             }
             _ => Err(descriptor),
         }
@@ -105,6 +130,11 @@ impl SlotFile {
         self.owner
     }
 
+    /// The snapshot whose content it was made for.
+    pub fn snapshot(&self) -> Option<SnapshotName> {
+        self.snapshot
+    }
+
     /// Ends it: its memory goes back to the kernel, pages of it that are mapped raise SIGBUS.
     ///
     /// # Errors
@@ -119,6 +149,14 @@ impl SlotFile {
     }
 }
 
+/// The snapshot that a slot's name says. Nobody but its maker could give it the name.
+fn snapshot_of(file: &OwnedFd) -> Option<SnapshotName> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = readlinkat(CWD, path, Vec::new()).ok()?;
+    let name = link.to_str().ok()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+    SnapshotName::new(name.strip_prefix(NAME)?.strip_prefix(':')?)
+}
+
 impl AsFd for SlotFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
@@ -128,7 +166,7 @@ impl AsFd for SlotFile {
 /// A slot's file on its way to being populated.
 #[derive(Debug)]
 pub struct Populating {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     pages: PageKind,
     done: usize,
     huge_bytes: u64,
@@ -142,7 +180,7 @@ impl Populating {
     /// As mmap(2); `ENOMEM` where the hugetlb pool has not as many pages left.
     pub fn begin(file: impl AsFd, bytes: u64, pages: PageKind) -> io::Result<Populating> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mapping = Mapping::new(file.as_fd(), len, pages.alignment() as usize)?;
+        let mapping = Arc::new(Mapping::new(file.as_fd(), len, pages.alignment() as usize)?);
         Ok(Populating { mapping, pages, done: 0, huge_bytes: 0, collapse_failures: 0 })
     }
 
@@ -208,6 +246,12 @@ impl Populating {
         self.mapping.populate(at, HUGE_BYTES)
     }
 
+    /// The part that is populated, to be given content while the rest is populated. The mapping goes with the last of
+    /// both.
+    pub(crate) fn populated(&self) -> Populated {
+        Populated { mapping: Arc::clone(&self.mapping), len: self.done as u64 }
+    }
+
     /// Bytes that are populated.
     pub fn done_bytes(&self) -> u64 {
         self.done as u64
@@ -219,15 +263,51 @@ impl Populating {
     }
 }
 
-/// A shared mapping of a whole file, aligned. Nobody reads or writes through it.
+/// The populated part of a slot that nobody else has yet.
+#[derive(Debug)]
+pub(crate) struct Populated {
+    mapping: Arc<Mapping>,
+    len: u64,
+}
+
+impl Populated {
+    /// Reads from a file, `len` bytes at most, from the same place there as here. Returns how many bytes came.
+    pub(crate) fn read_from(&mut self, file: &OwnedFd, at: u64, len: u64) -> io::Result<u64> {
+        let to = self.part(at, at.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?)?;
+        let offset = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel writes within the mapping, to which there is no reference.
+        let read = unsafe { libc::pread64(file.as_raw_fd(), to.cast(), len as usize, offset) };
+        u64::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes zeros.
+    pub(crate) fn clear(&mut self, from: u64, to: u64) -> io::Result<()> {
+        let part = self.part(from, to)?;
+        // SAFETY: within the mapping, to which there is no reference. Only one thread gives a slot its content, and the
+        // file has not been given away.
+        unsafe { part.write_bytes(0, (to - from) as usize) };
+        Ok(())
+    }
+
+    fn part(&self, from: u64, to: u64) -> io::Result<*mut u8> {
+        if from > to || to > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(self.mapping.at.as_ptr().wrapping_add(from as usize))
+    }
+}
+
+/// A shared mapping of a whole file, aligned. No reference to its memory is made; a snapshot's content goes there.
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is owned, and used through `&mut` of its owner only.
+// SAFETY: the mapping is owned, and any thread may unmap it.
 unsafe impl Send for Mapping {}
+// SAFETY: through `&` the kernel populates and collapses, and never changes content.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: BorrowedFd<'_>, len: usize, alignment: usize) -> io::Result<Mapping> {
@@ -347,6 +427,16 @@ mod tests {
         let kept = file.as_fd().try_clone_to_owned().expect("a copy");
         file.end().expect("truncated");
         assert!(SlotFile::adopt(kept).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn an_adopted_slot_says_its_snapshot() {
+        let name = SnapshotName::new("web-1.2");
+        for snapshot in [None, name] {
+            let file = SlotFile::create_for(snapshot, 4096, PageKind::Small).expect("a memfd");
+            let adopted = SlotFile::adopt(file.into_descriptor()).expect("a slot");
+            assert_eq!(adopted.snapshot(), snapshot);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
+//! | [`snapshot`] | names of snapshots |
 //! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | the settings of a running daemon that can change |
@@ -29,7 +30,8 @@
 //!    and nobody else's. Growing it is impossible from then on, before a lease and after it alike, and
 //!    the second seal keeps a tenant from adding one that would hinder the daemon (`F_SEAL_SHRINK`
 //!    would forbid the truncation at the end, `F_SEAL_WRITE` the populating).
-//! 2. It is populated, by faults in a mapping of the daemon's that is gone before the lease.
+//! 2. It is populated, by faults in a mapping of the daemon's that is gone before the lease. A snapshot's content comes
+//!    there by the same mapping.
 //! 3. It is leased: one descriptor goes to one peer, whose credentials the kernel vouches for.
 //! 4. The lease ends when its connection does, however that comes. The daemon truncates the file and
 //!    closes it. Mappings that are left get SIGBUS, and no descriptor brings the size back.
@@ -50,6 +52,7 @@ pub mod peer;
 pub mod refusal;
 pub mod serving;
 pub mod settings;
+pub mod snapshot;
 pub mod socket;
 pub mod stat;
 
@@ -59,3 +62,4 @@ pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};
 pub use refusal::Refusal;
+pub use snapshot::SnapshotName;

@@ -7,6 +7,7 @@
 use super::pages::{Charge, PageKind};
 use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
+use super::snapshot::SnapshotName;
 use wire::{Reader, Writer};
 
 mod wire;
@@ -19,6 +20,8 @@ pub const MAX_BYTES: usize = 4096;
 pub const MAX_SIZES: usize = 64;
 /// The most rows in a list's answer.
 pub const MAX_ROWS: usize = 48;
+/// The most snapshots in a list's answer.
+pub const MAX_SNAPSHOT_ROWS: usize = 32;
 /// The most counters in an answer.
 pub const MAX_COUNTERS: usize = 256;
 /// The longest wait that can be asked for, in milliseconds.
@@ -84,6 +87,10 @@ pub enum Request {
     Settings,
     /// Changes a setting; only root and the daemon's own user may.
     Set(PaceSetting, u64),
+    /// Asks for a slot with the content of a snapshot; how long to wait, in milliseconds. Otherwise as `Lease`.
+    LeaseSnapshot(SnapshotName, u32),
+    /// Asks for the snapshots, from this one on.
+    Snapshots(u32),
 }
 
 /// An answer of the daemon.
@@ -103,6 +110,8 @@ pub enum Reply {
     Stat(Vec<u64>),
     /// Settings in the order of [`PaceSetting::ALL`].
     Settings(Vec<u64>),
+    /// Snapshots; how many there are in all comes first.
+    Snapshots(u32, Vec<SnapshotRow>),
 }
 
 /// A slot that was leased.
@@ -143,6 +152,38 @@ pub struct ClassRow {
     pub waiting: u32,
 }
 
+pumice_frames::table! {
+    /// The state of a snapshot's file when it was last looked at.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum FileState: &'static str {
+        /// It can be read.
+        Good = 0 => "good",
+        /// It is missing, can't be read, or changes: the daemon's log says more.
+        Failing = 1 => "failing",
+    }
+}
+
+impl FileState {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        self.row()
+    }
+}
+
+/// A snapshot, and its class of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotRow {
+    /// Its name.
+    pub name: SnapshotName,
+    /// Bytes of the file. The slots' are a multiple of a page, with zeros at the end.
+    pub file_bytes: u64,
+    /// The file's state.
+    pub file: FileState,
+    /// Its slots.
+    pub class: ClassRow,
+}
+
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
@@ -169,6 +210,8 @@ mod kind {
     pub(super) const STAT: u16 = 6;
     pub(super) const SETTINGS: u16 = 7;
     pub(super) const SET: u16 = 8;
+    pub(super) const LEASE_SNAPSHOT: u16 = 9;
+    pub(super) const SNAPSHOTS: u16 = 10;
     /// The number added for the answer of the same name.
     pub(super) const REPLY: u16 = 0x100;
     pub(super) const REFUSED: u16 = 0x1ff;
@@ -199,6 +242,13 @@ impl Request {
                 to.u32(setting as u32);
                 to.finish()
             }
+            Request::LeaseSnapshot(name, wait_ms) => {
+                let mut to = Writer::begin(kind::LEASE_SNAPSHOT);
+                to.u32(wait_ms);
+                to.name(name);
+                to.finish()
+            }
+            Request::Snapshots(from) => with_u32(kind::SNAPSHOTS, from),
         }
     }
 
@@ -236,6 +286,14 @@ impl Request {
                 }
                 Request::Set(setting, raw)
             }
+            kind::LEASE_SNAPSHOT => {
+                let (wait_ms, name) = (from.u32()?, from.name()?);
+                if wait_ms > MAX_WAIT_MS {
+                    return Err(Malformed::Value);
+                }
+                Request::LeaseSnapshot(name, wait_ms)
+            }
+            kind::SNAPSHOTS => Request::Snapshots(from.u32()?),
             _ => return Err(Malformed::Kind),
         };
         from.finish(request)
@@ -271,13 +329,13 @@ impl Reply {
             Reply::Classes(all, rows) => {
                 let mut to = Writer::begin(kind::CLASSES | kind::REPLY);
                 to.u32(*all);
-                to.rows(rows, ClassRow::write);
+                to.rows(rows, MAX_ROWS, ClassRow::write);
                 to.finish()
             }
             Reply::Leases(all, rows) => {
                 let mut to = Writer::begin(kind::LEASES | kind::REPLY);
                 to.u32(*all);
-                to.rows(rows, LeaseRow::write);
+                to.rows(rows, MAX_ROWS, LeaseRow::write);
                 to.finish()
             }
             Reply::Stat(values) => {
@@ -288,6 +346,12 @@ impl Reply {
             Reply::Settings(values) => {
                 let mut to = Writer::begin(kind::SETTINGS | kind::REPLY);
                 to.u64s(values, MAX_COUNTERS);
+                to.finish()
+            }
+            Reply::Snapshots(all, rows) => {
+                let mut to = Writer::begin(kind::SNAPSHOTS | kind::REPLY);
+                to.u32(*all);
+                to.rows(rows, MAX_SNAPSHOT_ROWS, SnapshotRow::write);
                 to.finish()
             }
         }
@@ -315,10 +379,13 @@ impl Reply {
                     Reply::Granted(Grant { id, bytes, pages, charge })
                 }
                 kind::END => Reply::Done,
-                kind::CLASSES => Reply::Classes(from.u32()?, from.rows(ClassRow::read)?),
-                kind::LEASES => Reply::Leases(from.u32()?, from.rows(LeaseRow::read)?),
+                kind::CLASSES => Reply::Classes(from.u32()?, from.rows(MAX_ROWS, ClassRow::read)?),
+                kind::LEASES => Reply::Leases(from.u32()?, from.rows(MAX_ROWS, LeaseRow::read)?),
                 kind::STAT => Reply::Stat(from.u64s(MAX_COUNTERS)?),
                 kind::SETTINGS => Reply::Settings(from.u64s(MAX_COUNTERS)?),
+                kind::SNAPSHOTS => {
+                    Reply::Snapshots(from.u32()?, from.rows(MAX_SNAPSHOT_ROWS, SnapshotRow::read)?)
+                }
                 _ => return Err(Malformed::Kind),
             },
         };
@@ -356,6 +423,21 @@ impl ClassRow {
             leased,
             waiting,
         })
+    }
+}
+
+impl SnapshotRow {
+    fn write(&self, to: &mut Writer) {
+        to.name(self.name);
+        to.u64(self.file_bytes);
+        to.u8(self.file as u8);
+        self.class.write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<SnapshotRow, Malformed> {
+        let (name, file_bytes) = (from.name()?, from.u64()?);
+        let file = FileState::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(SnapshotRow { name, file_bytes, file, class: ClassRow::read(from)? })
     }
 }
 

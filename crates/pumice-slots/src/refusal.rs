@@ -44,9 +44,9 @@ pumice_frames::table! {
         TooLarge = 5,
         /// there are no slots of that size and kind of pages
         NoSuchPages = 6,
-        /// no slot of that size is ready; 'pumice slots' lists them, '--wait 1m' waits
+        /// no such slot is ready; 'pumice slots' lists them, '--wait 1m' waits
         NoneReady = 7,
-        /// no slot of that size became ready in time; 'pumice slots' lists them
+        /// no such slot became ready in time; 'pumice slots' lists them
         TimedOut = 8,
         /// the daemon has as many connections or requests of yours as it takes at a time
         Busy = 9,
@@ -60,6 +60,8 @@ pumice_frames::table! {
         NotYours = 13,
         /// the machine has not enough free memory for it now
         NoMemory = 14,
+        /// the daemon has no snapshot of that name; 'pumice slots' lists them
+        NoSuchSnapshot = 15,
     }
 }
 

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pumice_heap::config::parse_size;
+use pumice_slots::SnapshotName;
 use pumice_slots::{default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind};
 use rustix::io::{fcntl_setfd, FdFlags};
 use rustix::stdio::dup2_stdout;
 
 use crate::run::{self, spawn};
-use crate::serve::{bar, duration, pages};
+use crate::serve::{bar, duration, pages, snapshot_name};
 use holder::Holder;
 use placeholders::Values;
 use pumice_command::Failure;
@@ -30,8 +31,11 @@ use pumice_command::Failure;
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Memory that is needed, such as 8G
-    #[arg(value_parser = size)]
-    size: u64,
+    #[arg(value_parser = size, required_unless_present = "snapshot")]
+    size: Option<u64>,
+    /// A slot that has the content of the daemon's snapshot NAME, instead of zeros
+    #[arg(long, value_name = "NAME", value_parser = snapshot_name, conflicts_with_all = ["size", "pages", "charge"])]
+    snapshot: Option<SnapshotName>,
     /// Only slots of this kind of pages: 4k, thp, hugetlb-2m or hugetlb-1g
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageKind>,
@@ -66,17 +70,12 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     if !options.print {
         placeholders::check(&options.program)?;
     }
-    let request = LeaseRequest {
-        pages: options.pages,
-        charge: match options.charge {
-            Charged::Daemon => Charge::Daemon,
-            Charged::Lessee => Charge::Lessee,
-        },
-        wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
-        ..LeaseRequest::new(options.size)
-    };
     let client = Client::new(options.socket.clone().unwrap_or_else(default_socket));
-    let lease = client.lease(&request).map_err(|error| explain(&error))?;
+    let lease = match options.snapshot {
+        Some(name) => client.lease_snapshot(name, options.wait),
+        None => client.lease(&request(&options)),
+    };
+    let lease = lease.map_err(|error| explain(&error))?;
     if lease.is_empty() {
         populate(&lease)?;
     }
@@ -89,7 +88,7 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     let slot = Values {
         path: lease.path(),
         descriptor: lease.file().as_raw_fd(),
-        bytes: options.size,
+        bytes: options.size.unwrap_or(lease.bytes()),
         pages: lease.pages(),
     };
     let line: Vec<_> = options.program.iter().map(|word| slot.fill_in(word)).collect();
@@ -100,6 +99,19 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         Err(error) => Err(run::not_run(&line[0], &error)),
         Ok((spawn::End::Exited(status), _)) => Ok(status),
         Ok((spawn::End::Killed(signal), _)) => spawn::end_like(signal),
+    }
+}
+
+fn request(options: &LeaseArgs) -> LeaseRequest {
+    LeaseRequest {
+        pages: options.pages,
+        charge: match options.charge {
+            Charged::Daemon => Charge::Daemon,
+            Charged::Lessee => Charge::Lessee,
+        },
+        wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
+        // There is one where there is no snapshot.
+        ..LeaseRequest::new(options.size.unwrap_or_default())
     }
 }
 

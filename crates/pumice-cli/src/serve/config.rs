@@ -10,7 +10,7 @@ use pumice_heap::config::parse_size;
 use pumice_slots::daemon::Rule;
 use pumice_slots::serving::http::Address;
 use pumice_slots::settings::PaceSetting;
-use pumice_slots::PageKind;
+use pumice_slots::{PageKind, SnapshotName};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -26,6 +26,9 @@ pub struct File {
     /// `[[slot]]`
     #[serde(rename = "slot")]
     pub slots: Vec<SlotEntry>,
+    /// `[[snapshot]]`
+    #[serde(rename = "snapshot")]
+    pub snapshots: Vec<SnapshotEntry>,
     /// As `--pages`.
     #[serde(deserialize_with = "pages")]
     pub pages: Option<PageKind>,
@@ -63,6 +66,25 @@ pub struct SlotEntry {
     #[serde(rename = "size", deserialize_with = "bytes")]
     pub bytes: u64,
     /// How many.
+    #[serde(default = "one", deserialize_with = "count")]
+    pub count: u32,
+    /// As `--pages`.
+    #[serde(default, deserialize_with = "pages")]
+    pub pages: Option<PageKind>,
+    /// As `--node`.
+    pub node: Option<u32>,
+}
+
+/// `[[snapshot]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotEntry {
+    /// The name that clients ask for.
+    #[serde(deserialize_with = "snapshot_name")]
+    pub name: SnapshotName,
+    /// The file.
+    pub file: PathBuf,
+    /// How many slots.
     #[serde(default = "one", deserialize_with = "count")]
     pub count: u32,
     /// As `--pages`.
@@ -132,6 +154,10 @@ fn threads<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> 
 
 fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     number(from, 1..=100, "a share is a number from 1 to 100, in percent").map(Some)
+}
+
+fn snapshot_name<'de, D: Deserializer<'de>>(from: D) -> Result<SnapshotName, D::Error> {
+    with(from, options::snapshot_name)
 }
 
 fn pages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PageKind>, D::Error> {
@@ -210,12 +236,18 @@ mod tests {
             node = 0
             [[slot]]
             size = "64K"
+            [[snapshot]]
+            name = "web"
+            file = "/vm/web.mem"
+            count = 4
             "#,
         )
         .expect("good");
         assert_eq!(file.slots.len(), 2);
         assert_eq!((file.slots[0].bytes, file.slots[0].count), (8 << 30, 2));
         assert_eq!(file.slots[1].count, 1);
+        assert_eq!(file.snapshots[0].name.as_str(), "web");
+        assert_eq!((file.snapshots[0].count, file.snapshots[0].pages), (4, None));
         assert_eq!(file.pace, [Some(1024), None, None, Some(150), Some(0)]);
         assert_eq!(file.share, Some(50));
         assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
@@ -233,6 +265,8 @@ mod tests {
             ("pages = \"5k\"", 1, "thp"),
             ("allow = [\"qemu\"]", 1, "user:"),
             ("share = 0", 1, "percent"),
+            ("[[snapshot]]\nname = \"a/b\"", 2, "letters"),
+            ("[[snapshot]]\nname = \"a\"", 1, "file"),
         ] {
             let (at, message) = parse(text).expect_err("bad");
             assert_eq!(at, line, "{text}: {message}");

@@ -8,7 +8,7 @@
 mod config;
 mod options;
 
-pub use options::{duration, pages, ServeArgs};
+pub use options::{duration, pages, snapshot_name, ServeArgs};
 
 use std::io::{self, IsTerminal, Write};
 

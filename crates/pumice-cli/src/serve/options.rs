@@ -1,15 +1,16 @@
 //! The flags of `pumice serve`, and the plan that they and a file become.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use pumice_command::Failure;
 use pumice_heap::config::parse_size;
-use pumice_slots::daemon::{Allowed, Key, Plan, Rule};
+use pumice_slots::daemon::{Allowed, Key, Plan, Rule, SnapshotPlan};
 use pumice_slots::serving::http::Address;
 use pumice_slots::settings::PaceSetting;
-use pumice_slots::PageKind;
+use pumice_slots::{PageKind, SnapshotName};
 
 use super::config;
 
@@ -22,6 +23,10 @@ pub struct ServeArgs {
     /// Keep COUNT slots of SIZE, such as 8G=2 (can be repeated)
     #[arg(long, value_name = "SIZE=COUNT", value_parser = slot)]
     slot: Vec<(u64, u32)>,
+    /// Keep COUNT slots that have the content of FILE, such as web=/var/lib/vm/web.mem:4; clients ask for NAME (can be
+    /// repeated)
+    #[arg(long, value_name = "NAME=FILE:COUNT", value_parser = snapshot)]
+    snapshot: Vec<(SnapshotName, PathBuf, u32)>,
     /// The pages that slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or
     /// hugetlb-1g; thp if not given
     #[arg(long, value_name = "KIND", value_parser = pages)]
@@ -92,12 +97,11 @@ impl ServeArgs {
         let mut classes: Vec<(Key, u32)> = Vec::new();
         let listed = file.slots.into_iter().map(|slot| {
             let pages = slot.pages.unwrap_or(default_pages);
-            (Key { bytes: slot.bytes, pages, node: slot.node }, slot.count)
+            (Key { bytes: slot.bytes, pages, node: slot.node, snapshot: None }, slot.count)
         });
-        let typed = self
-            .slot
-            .iter()
-            .map(|&(bytes, count)| (Key { bytes, pages: default_pages, node: self.node }, count));
+        let typed = self.slot.iter().map(|&(bytes, count)| {
+            (Key { bytes, pages: default_pages, node: self.node, snapshot: None }, count)
+        });
         for (key, count) in listed.chain(typed) {
             match classes.iter_mut().find(|(other, _)| *other == key) {
                 Some((_, before)) => *before = before.saturating_add(count),
@@ -105,6 +109,21 @@ impl ServeArgs {
             }
         }
         classes.sort_by_key(|&(key, _)| key);
+        let listed = file.snapshots.into_iter().map(|snapshot| SnapshotPlan {
+            name: snapshot.name,
+            path: snapshot.file.into(),
+            count: snapshot.count,
+            pages: snapshot.pages.unwrap_or(default_pages),
+            node: snapshot.node,
+        });
+        let typed = self.snapshot.iter().map(|(name, path, count)| SnapshotPlan {
+            name: *name,
+            path: Arc::from(&**path),
+            count: *count,
+            pages: default_pages,
+            node: self.node,
+        });
+        let snapshots = listed.chain(typed).collect();
         let typed: [_; PaceSetting::ALL.len()] = [
             self.pace.batch_pages,
             self.pace.delay_ms,
@@ -118,6 +137,7 @@ impl ServeArgs {
         });
         Ok(Plan {
             classes,
+            snapshots,
             dir: self.dir.clone().or(file.dir),
             socket: self.socket.clone().or(file.socket),
             allowed: Allowed::new(self.allow.iter().cloned().chain(file.allow).collect()),
@@ -138,6 +158,29 @@ fn slot(text: &str) -> Result<(u64, u32), String> {
     let count = count.parse::<u32>().ok().filter(|&count| (1..=65536).contains(&count));
     let slot = bytes.zip(count).map(|(bytes, count)| (bytes as u64, count));
     slot.ok_or_else(|| "slots are a size and a count, such as 8G=2".into())
+}
+
+/// Reads `NAME=FILE:COUNT`. A path may have colons: the last is before a number.
+fn snapshot(text: &str) -> Result<(SnapshotName, PathBuf, u32), String> {
+    const EXPECTED: &str =
+        "a snapshot is a name, a file and a count, such as web=/var/lib/vm/web.mem:4";
+    let (name, rest) = text.split_once('=').ok_or(EXPECTED)?;
+    let name = snapshot_name(name)?;
+    let (path, count) = match rest.rsplit_once(':') {
+        Some((path, count)) if count.bytes().all(|byte| byte.is_ascii_digit()) => (path, count),
+        _ => (rest, "1"),
+    };
+    let count = count.parse::<u32>().ok().filter(|count| (1..=65536).contains(count));
+    let count = count.ok_or("a count is a number from 1 to 65536")?;
+    match path.is_empty() {
+        true => Err(EXPECTED.into()),
+        false => Ok((name, Path::new(path).to_owned(), count)),
+    }
+}
+
+/// Reads a snapshot's name.
+pub fn snapshot_name(text: &str) -> Result<SnapshotName, String> {
+    Ok(text.parse()?)
 }
 
 /// Reads a kind of pages.
@@ -182,6 +225,24 @@ mod tests {
         }
         for none in ["", "s", "10", "-1s", "1.5s", "25h", "99999999999999999999s", "1 s"] {
             assert!(duration(none).is_err(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn snapshots_are_names_files_and_counts() {
+        let web = snapshot_name("web").expect("a name");
+        for (text, path, count) in [
+            ("web=/vm/web.mem:4", "/vm/web.mem", 4),
+            ("web=web.mem", "web.mem", 1),
+            ("web=/a:b/c=d:2", "/a:b/c=d", 2),
+            ("web=/a:b", "/a:b", 1),
+        ] {
+            assert_eq!(snapshot(text), Ok((web, path.into(), count)), "{text}");
+        }
+        for bad in
+            ["", "web", "web=", "=x", "web=:4", "web=/x:0", "web=/x:", "a/b=/x", "web=/x:99999"]
+        {
+            assert!(snapshot(bad).is_err(), "{bad}");
         }
     }
 

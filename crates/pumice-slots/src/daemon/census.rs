@@ -55,9 +55,11 @@ impl Census {
                 Reason::TimedOut => Counter::RefusedTimedOut,
                 Reason::Busy => Counter::RefusedBusy,
                 Reason::Draining => Counter::RefusedDraining,
-                Reason::NoSuchPages | Reason::OutOfTurn | Reason::NotASlot | Reason::NoMemory => {
-                    Counter::RefusedOther
-                }
+                Reason::NoSuchPages
+                | Reason::OutOfTurn
+                | Reason::NotASlot
+                | Reason::NoMemory
+                | Reason::NoSuchSnapshot => Counter::RefusedOther,
             },
             1,
         );

@@ -47,6 +47,8 @@ pub struct Wait {
     pub since: Instant,
     /// Until when.
     pub until: Instant,
+    /// The look at the snapshot's file that must come first: it began after the request. 0 without a snapshot.
+    pub look: u64,
 }
 
 /// A leased slot.
@@ -96,6 +98,14 @@ impl Connection {
     pub fn taker(&self) -> Taker {
         let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
         Taker { user: self.account, rank }
+    }
+
+    /// Its request that waits.
+    pub fn wait(&self) -> Option<&Wait> {
+        match &self.state {
+            ConnectionState::Waiting(wait) => Some(wait),
+            _ => None,
+        }
     }
 
     /// The bytes it has.

@@ -1,12 +1,12 @@
 //! The daemon's counters as a page for Prometheus.
 
 use super::census::Census;
-use crate::message::ClassRow;
+use crate::message::{ClassRow, FileState, SnapshotRow};
 use crate::serving::page::Page;
 use crate::stat::{Counter, WAIT_BOUNDS_US};
 
 /// The page.
-pub fn page(census: &Census, classes: &[ClassRow]) -> String {
+pub fn page(census: &Census, classes: &[ClassRow], snapshots: &[SnapshotRow]) -> String {
     const REFUSED: &str = "refused_";
     let mut page = Page::default();
     for counter in Counter::ALL {
@@ -43,20 +43,37 @@ pub fn page(census: &Census, classes: &[ClassRow]) -> String {
     let mut slots = page.metric("pumice_slots_class", "gauge", "Slots of a class, by state.");
     for row in classes {
         let node = row.node.map_or_else(String::new, |node| node.to_string());
-        for (state, count) in [
-            ("wanted", row.wanted),
-            ("ready", row.ready),
-            ("populating", row.populating),
-            ("leased", row.leased),
-            ("waited_for", row.waiting),
-        ] {
+        for (state, count) in states(row) {
             slots.sample(
                 &[("bytes", &row.bytes), ("pages", &row.pages), ("node", &node), ("state", &state)],
                 count,
             );
         }
     }
+
+    let help = "Slots with a snapshot's content, by state.";
+    let mut slots = page.metric("pumice_slots_snapshot", "gauge", help);
+    for row in snapshots {
+        for (state, count) in states(&row.class) {
+            slots.sample(&[("name", &row.name), ("state", &state)], count);
+        }
+    }
+    let help = "Whether a snapshot's file is missing, can't be read or changes.";
+    let mut failing = page.metric("pumice_slots_snapshot_failing", "gauge", help);
+    for row in snapshots {
+        failing.sample(&[("name", &row.name)], u8::from(row.file == FileState::Failing));
+    }
     page.into_text()
+}
+
+fn states(row: &ClassRow) -> [(&'static str, u32); 5] {
+    [
+        ("wanted", row.wanted),
+        ("ready", row.ready),
+        ("populating", row.populating),
+        ("leased", row.leased),
+        ("waited_for", row.waiting),
+    ]
 }
 
 #[cfg(test)]
@@ -71,7 +88,7 @@ mod tests {
         census.granted(Duration::from_micros(70));
         census.granted(Duration::from_secs(7_000));
         census.refused(crate::refusal::Reason::Quota);
-        let page = page(&census, &[]);
+        let page = page(&census, &[], &[]);
         assert!(page.contains("\npumice_slots_granted_total 2\n"), "{page}");
         assert!(page.contains("pumice_slots_refused_total{reason=\"quota\"} 1\n"));
         assert!(page.contains("pumice_slots_wait_seconds_bucket{le=\"0.0001\"} 1\n"));

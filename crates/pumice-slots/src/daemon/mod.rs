@@ -10,11 +10,14 @@
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
 //! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
+//! | [`source`] | a snapshot's file, and its versions |
+//! | [`watch`] | the threads that look whether it has changed |
 //! | [`room`] | whether there is memory for another slot |
 //! | [`reaper`] | the threads that truncate ended slots and close descriptors that clients sent |
 //! | [`server`] | the event loop |
 //! | [`connection`] | one client: its requests, its waits and its leases |
 //! | [`census`] | the counts |
+//! | [`log`] | which lines about slots are written, and how often |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
 //! | [`notify`] | messages to systemd |
@@ -28,6 +31,7 @@ mod census;
 mod connection;
 mod directory;
 mod listener;
+mod log;
 mod metrics;
 mod notify;
 mod plan;
@@ -37,12 +41,14 @@ mod reaper;
 mod room;
 mod server;
 mod signals;
+mod source;
 mod subordinate;
 mod turns;
+mod watch;
 
 pub use allow::{Allowed, Rule};
 pub use listener::systemd_socket;
-pub use plan::Plan;
+pub use plan::{Plan, SnapshotPlan};
 pub use pool::Key;
 
 use std::os::fd::OwnedFd;
@@ -70,6 +76,6 @@ pub trait Host {
 /// Serves until a signal ends it, by systemd's socket where there is one ([`systemd_socket`]). To be called before the
 /// process has other threads: it blocks the signals.
 pub fn serve(plan: Plan, host: Box<dyn Host>, socket: Option<OwnedFd>) -> Result<(), ServeError> {
-    plan.check()?;
+    plan.check(SnapshotPlan::look)?;
     server::Server::start(plan, host, socket)?.run()
 }

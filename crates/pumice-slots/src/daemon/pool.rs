@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use crate::message::ClassRow;
 use crate::refusal::Reason;
-use crate::{PageKind, SlotFile};
+use crate::{PageKind, SlotFile, SnapshotName};
 
+use super::source::Version;
 use super::turns::{Owed, Precedence, Rank, Tags, Taker, WaitQueue};
 
 /// The properties that all slots of a class share. The order is by size.
@@ -19,6 +20,24 @@ pub struct Key {
     pub pages: PageKind,
     /// The memory node, if one was chosen.
     pub node: Option<u32>,
+    /// The snapshot whose content they have. Its class stays the same one when all else changes. Its bytes are 0 until
+    /// the file has been looked at, and there are no slots.
+    pub snapshot: Option<SnapshotName>,
+}
+
+impl Key {
+    /// Whether both are of one class.
+    pub fn is_of(&self, other: &Key) -> bool {
+        self.class() == other.class()
+    }
+
+    /// The same for all keys of one class.
+    pub fn class(&self) -> Key {
+        match self.snapshot {
+            Some(_) => Key { bytes: 0, pages: PageKind::Small, node: None, ..*self },
+            None => *self,
+        }
+    }
 }
 
 /// A populated slot that is not leased.
@@ -28,6 +47,8 @@ pub struct ReadySlot {
     pub file: SlotFile,
     /// Bytes of it in huge pages.
     pub huge_bytes: u64,
+    /// The version of the snapshot that it has.
+    pub version: Option<Version>,
 }
 
 /// A client that waits: its connection's number.
@@ -55,7 +76,7 @@ pub struct Class {
     ending: u32,
     waiting: WaitQueue,
     owed: Owed,
-    /// No new attempt before this, after one that failed.
+    /// No new attempt before this, after one that failed or a change of the snapshot's file.
     retry_at: Option<Instant>,
 }
 
@@ -63,19 +84,27 @@ impl Pool {
     /// Changes the number of slots. Surplus slots go at once if they are ready, else when their leases end. Returns the
     /// slots to end.
     pub fn configure(&mut self, wanted: &[(Key, u32)]) -> Vec<ReadySlot> {
+        let mut ended = Vec::new();
         for class in &mut self.classes {
             class.wanted = 0;
             class.retry_at = None;
         }
         for &(key, count) in wanted {
-            match self.classes.iter_mut().find(|class| class.key == key) {
-                Some(class) => class.wanted = count,
+            match self.classes.iter_mut().find(|class| class.key.is_of(&key)) {
+                Some(class) => {
+                    if class.key != key {
+                        ended.extend(class.ready.drain(..));
+                    }
+                    (class.key, class.wanted) = (key, count);
+                }
                 None => self.classes.push(Class::new(key, count)),
             }
         }
         self.classes.iter_mut().for_each(Class::settle);
         self.classes.sort_by_key(|class| class.key);
-        self.classes.iter_mut().flat_map(Class::take_surplus).collect()
+        ended.extend(self.classes.iter_mut().flat_map(Class::take_surplus));
+        self.drop_unused();
+        ended
     }
 
     /// The share of a class, in percent, that may be still to be populated in place of slots that one tenant has
@@ -96,7 +125,7 @@ impl Pool {
 
     /// The sizes that requests can name, each once.
     pub fn sizes(&self) -> Vec<u64> {
-        let offered = self.classes.iter().filter(|class| class.wanted > 0);
+        let offered = self.classes.iter().filter(|class| class.is_offered_by_size());
         let mut sizes: Vec<_> = offered.map(|class| class.key.bytes).collect();
         sizes.dedup();
         sizes
@@ -105,7 +134,7 @@ impl Pool {
     /// The class that serves a request: of those that are large enough the smallest, and among several of
     /// that size one with a ready slot.
     pub fn find(&self, bytes: u64, pages: Option<PageKind>) -> Result<Key, Reason> {
-        let offered = || self.classes.iter().filter(|class| class.wanted > 0);
+        let offered = || self.classes.iter().filter(|class| class.is_offered_by_size());
         if offered().all(|class| class.key.bytes < bytes) {
             return Err(Reason::TooLarge);
         }
@@ -119,14 +148,48 @@ impl Pool {
         best.map(|class| class.key).ok_or(Reason::NoSuchPages)
     }
 
+    /// The class of a snapshot's slots.
+    pub fn find_snapshot(&self, name: SnapshotName) -> Option<Key> {
+        let mut offered = self.classes.iter().filter(|class| class.wanted > 0);
+        offered.find(|class| class.key.snapshot == Some(name)).map(|class| class.key)
+    }
+
+    /// A snapshot's file is of this version, and its slots of this size; of none if it can't be read. Returns the ready
+    /// slots that are of another.
+    pub fn renew(&mut self, key: Key, version: Option<Version>) -> Vec<ReadySlot> {
+        let Some(class) = self.class_mut(key) else { return Vec::new() };
+        class.key = key;
+        let (fresh, stale) =
+            class.ready.drain(..).partition(|slot| version.is_some() && slot.version == version);
+        class.ready = fresh;
+        self.classes.sort_by_key(|class| class.key);
+        Vec::from(stale)
+    }
+
     /// Takes a ready slot out, which is leased from now on. Clients that wait come first.
     pub fn take(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
-        let share_percent = self.share_percent;
-        let class = self.classes.iter_mut().find(|class| class.key == key)?;
-        let next = class.next(&self.tags, share_percent);
-        if next.is_some_and(|next| next != token) || class.holds_back(taker, share_percent) {
+        let class = self.classes.iter().find(|class| class.key.is_of(&key))?;
+        let next = class.next(&self.tags, self.share_percent, |_| true);
+        let is_next = next.is_none_or(|(next, _)| next == token);
+        if !is_next || class.holds_back(taker, self.share_percent) {
             return None;
         }
+        self.hand_out(key, token, taker)
+    }
+
+    /// Takes a ready slot out for the next of the clients that wait and may have it now.
+    pub fn take_next(
+        &mut self,
+        key: Key,
+        may: impl Fn(Token) -> bool,
+    ) -> Option<(Token, ReadySlot)> {
+        let class = self.classes.iter().find(|class| class.key.is_of(&key))?;
+        let (token, taker) = class.next(&self.tags, self.share_percent, may)?;
+        Some((token, self.hand_out(key, token, taker)?))
+    }
+
+    fn hand_out(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
+        let class = self.classes.iter_mut().find(|class| class.key.is_of(&key))?;
         let slot = class.ready.pop_front()?;
         if class.waiting.serve(token) == Precedence::Turn {
             self.out_of_order += 1;
@@ -138,7 +201,7 @@ impl Pool {
 
     /// Whether a ready slot is there that the client may not have now, as it has ended its share of them.
     pub fn holds_back(&self, key: Key, taker: Taker) -> bool {
-        let class = self.classes.iter().find(|class| class.key == key);
+        let class = self.classes.iter().find(|class| class.key.is_of(&key));
         class.is_some_and(|class| {
             !class.ready.is_empty() && class.holds_back(taker, self.share_percent)
         })
@@ -156,13 +219,14 @@ impl Pool {
         if let Some(class) = self.class_mut(key) {
             class.waiting.remove(token);
         }
+        self.drop_unused();
     }
 
     /// The next client that waits for a slot of the class and can have one.
     pub fn served_next(&self, key: Key) -> Option<Token> {
-        let class = self.classes.iter().find(|class| class.key == key)?;
-        let next = class.next(&self.tags, self.share_percent);
-        next.filter(|_| !class.ready.is_empty())
+        let class = self.classes.iter().find(|class| class.key.is_of(&key))?;
+        let next = class.next(&self.tags, self.share_percent, |_| true);
+        next.filter(|_| !class.ready.is_empty()).map(|(token, _)| token)
     }
 
     /// A lease of another daemon's is counted among these; the slots that are too many then are returned.
@@ -231,7 +295,8 @@ impl Pool {
         let Some(class) = self.class_mut(key) else { return Some(slot) };
         class.populating = class.populating.saturating_sub(1);
         class.retry_at = None;
-        if class.in_all() >= class.wanted {
+        let is_old = class.key != key;
+        if class.in_all() >= class.wanted || is_old {
             self.drop_unused();
             return Some(slot);
         }
@@ -244,9 +309,16 @@ impl Pool {
     pub fn failed(&mut self, key: Key, retry_at: Instant) {
         if let Some(class) = self.class_mut(key) {
             class.populating = class.populating.saturating_sub(1);
-            class.retry_at = Some(retry_at);
+            class.retry_at = class.retry_at.max(Some(retry_at));
         }
         self.drop_unused();
+    }
+
+    /// No slot of a class is begun before this.
+    pub fn rest_until(&mut self, key: Key, until: Instant) {
+        if let Some(class) = self.class_mut(key) {
+            class.retry_at = Some(until);
+        }
     }
 
     /// Slots ready, and wanted to be ready as far as leases leave any.
@@ -262,7 +334,7 @@ impl Pool {
     }
 
     fn class_mut(&mut self, key: Key) -> Option<&mut Class> {
-        self.classes.iter_mut().find(|class| class.key == key)
+        self.classes.iter_mut().find(|class| class.key.is_of(&key))
     }
 
     /// Forgets classes that are wanted no more and of which nothing is left.
@@ -288,17 +360,35 @@ impl Class {
         }
     }
 
+    /// Whether there are to be any.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted > 0
+    }
+
+    fn is_offered_by_size(&self) -> bool {
+        self.wanted > 0 && self.key.snapshot.is_none()
+    }
+
     fn in_all(&self) -> u32 {
         self.leased + self.ready.len() as u32
     }
 
     fn missing(&self) -> u32 {
+        if self.key.bytes == 0 {
+            return 0;
+        }
         self.wanted.saturating_sub(self.in_all() + self.populating)
     }
 
-    /// The next of the clients that wait.
-    fn next(&self, tags: &Tags, share_percent: Option<u32>) -> Option<Token> {
-        self.waiting.next(tags, |taker| !self.holds_back(taker, share_percent))
+    /// The next of the clients that wait and may have a slot now.
+    fn next(
+        &self,
+        tags: &Tags,
+        share_percent: Option<u32>,
+        may: impl Fn(Token) -> bool,
+    ) -> Option<(Token, Taker)> {
+        let may_have = |token, taker| !self.holds_back(taker, share_percent) && may(token);
+        self.waiting.next(tags, may_have)
     }
 
     /// Whether ready slots are left to others for now. Of the smallest class one slot is everybody's share.
@@ -352,11 +442,12 @@ impl Class {
 mod tests {
     use super::*;
 
-    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
-    const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None };
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
+    const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None, snapshot: None };
 
     fn slot(key: Key) -> ReadySlot {
-        ReadySlot { file: SlotFile::create(key.bytes, key.pages).expect("a memfd"), huge_bytes: 0 }
+        let file = SlotFile::create(key.bytes, key.pages).expect("a memfd");
+        ReadySlot { file, huge_bytes: 0, version: None }
     }
 
     /// Any client.
@@ -509,6 +600,72 @@ mod tests {
             "nothing is due any more, whether there is room or not"
         );
         assert_eq!(pool.begin_urgent(later), Some(LARGE));
+    }
+
+    #[test]
+    fn a_snapshot_of_another_size_is_the_same_class() {
+        let web = Key { snapshot: SnapshotName::new("web"), ..SMALL };
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        assert!(pool.configure(&[(SMALL, 1), (web, 2)]).is_empty());
+        fill(&mut pool);
+        assert_eq!(pool.find(1, None), Ok(SMALL), "a request by size gets none");
+        assert_eq!(pool.sizes(), [SMALL.bytes]);
+        assert_eq!(pool.find(SMALL.bytes + 1, None), Err(Reason::TooLarge));
+        assert_eq!(web.snapshot.and_then(|name| pool.find_snapshot(name)), Some(web));
+        assert!(pool.take(web, 1, OTHER).is_some());
+        // Slots whose version nobody knows are of another than any.
+        let larger = Key { bytes: 2 * web.bytes, ..web };
+        assert_eq!(pool.renew(larger, None).len(), 1);
+        assert_eq!(pool.begin(now), Some(larger), "in place of the one that went");
+        assert!(pool.populated(web, slot(web)).is_some(), "one that was begun before is of no use");
+        assert_eq!(pool.begin(now), Some(larger));
+        assert_eq!(pool.begin(now), None, "the leased one counts");
+        assert!(pool.populated(larger, slot(larger)).is_none());
+        pool.ending(web, 7);
+        pool.ended(web);
+        assert_eq!(pool.begin(now), Some(larger));
+        assert!(!SMALL.is_of(&web) && web.is_of(&larger) && !SMALL.is_of(&LARGE));
+    }
+
+    #[test]
+    fn a_snapshot_of_other_pages_is_the_same_class() {
+        let web = Key { snapshot: "web".parse().ok(), ..SMALL };
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        let unseen = Key { bytes: 0, ..web };
+        assert!(pool.configure(&[(unseen, 2)]).is_empty());
+        assert_eq!(pool.begin(now), None, "its size is not known");
+        assert!(pool.renew(web, None).is_empty());
+        pool.rest_until(web, now + std::time::Duration::from_secs(1));
+        assert_eq!(pool.begin(now), None, "it may change without a trace");
+        pool.rest_until(web, now);
+        fill(&mut pool);
+        assert!(pool.take(web, 1, OTHER).is_some());
+        let thp = Key { pages: PageKind::Thp, ..web };
+        assert_eq!(pool.configure(&[(thp, 2)]).len(), 1);
+        assert_eq!(pool.classes().len(), 1);
+        assert_eq!(pool.begin(now), Some(thp));
+        assert!(pool.populated(web, slot(web)).is_some(), "of the pages before");
+        pool.wait(thp, 2, OTHER);
+        assert!(pool.configure(&[]).is_empty());
+        pool.ended(web);
+        pool.forget(thp, 2);
+        assert!(pool.classes().is_empty(), "nothing is left of it");
+        // One of which nothing was made.
+        assert!(pool.configure(&[(web, 2)]).is_empty() && pool.configure(&[]).is_empty());
+        assert!(pool.classes().is_empty());
+    }
+
+    /// A request that came later can't be served yet, and comes first in turn.
+    #[test]
+    fn the_next_is_one_of_those_that_may_have_a_slot_now() {
+        let mut pool = pool();
+        fill(&mut pool);
+        assert!(pool.take(LARGE, 1, tenant(1)).is_some(), "so its turn is later");
+        pool.wait(SMALL, 2, tenant(1));
+        pool.wait(SMALL, 3, tenant(2));
+        assert_eq!(pool.take_next(SMALL, |token| token == 2).map(|(token, _)| token), Some(2));
+        assert!(pool.take_next(SMALL, |token| token == 2).is_none());
+        assert_eq!(pool.take_next(SMALL, |_| true).map(|(token, _)| token), Some(3));
     }
 
     #[test]

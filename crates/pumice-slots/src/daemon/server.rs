@@ -2,6 +2,7 @@
 
 mod answer;
 mod lifecycle;
+mod snapshots;
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +21,18 @@ use super::census::Census;
 use super::connection::{Connection, ConnectionState};
 use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
+use super::log::Said;
 use super::notify::Notify;
 use super::plan::Plan;
-use super::pool::{Pool, Token};
+use super::pool::{Key, Pool, Token};
 use super::populator::{Job, Outcome, Populator, WorkerId};
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
+use super::watch::Look;
 use super::Host;
 use crate::serving::http::{self, Serving};
 use crate::ServeError;
+use snapshots::Snapshots;
 
 /// Tokens that are no connections.
 const LISTENER: Token = 0;
@@ -46,6 +50,10 @@ const UNCLOSED_OF_A_USER: usize = 1024;
 const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
+/// Descriptors of a look at a snapshot's file: a step of its path, and the next one.
+const LOOK_DESCRIPTORS: u64 = 4;
+/// Descriptors of a snapshot's slot in the making: its own, and the file's two.
+const JOB_DESCRIPTORS: u64 = 3;
 /// The pause in accepting after the kernel had no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the bar on a terminal moves.
@@ -58,6 +66,8 @@ pub enum Event {
     Worked(WorkerId, Arc<Job>, Outcome),
     /// A lease's memory is gone, or the error if it is not.
     Ended(u64, Option<io::Error>),
+    /// A thread has looked at a snapshot's file.
+    Looked(Look),
     /// A client asks for the metrics.
     Metrics(SyncSender<String>),
 }
@@ -91,6 +101,7 @@ pub struct Server {
     events: Receiver<Event>,
     poll: OwnedFd,
     pool: Pool,
+    snapshots: Snapshots,
     populator: Populator,
     reaper: Reaper,
     notify: Notify,
@@ -100,18 +111,19 @@ pub struct Server {
     ending: HashMap<u64, Ending>,
     next_token: Token,
     next_lease: u64,
+    most_descriptors: u64,
     most_connections: usize,
     accept_again: Option<Instant>,
     /// When to stop waiting for leases, once told to end.
     drain_until: Option<Instant>,
     started: Instant,
     all_ready_said: bool,
-    last_failure: String,
+    said: Said,
 }
 
 /// See [`Server::ending`].
 struct Ending {
-    key: super::pool::Key,
+    key: Key,
     charge: crate::Charge,
     told: Option<Token>,
     account: u32,
@@ -134,7 +146,8 @@ impl Server {
         let directory = Directory::open(plan.dir.as_deref())?;
         let path = plan.socket.clone().unwrap_or_else(|| directory.socket());
         let listener = Listener::open(&path, socket)?;
-        let most_connections = raise_descriptor_limit();
+        let most_descriptors = raise_descriptor_limit();
+        let most_connections = most_connections(most_descriptors, &plan);
 
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC);
         let poll = poll.map_err(|error| system("epoll")(error.into()))?;
@@ -150,8 +163,11 @@ impl Server {
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;
         let reaper = Reaper::start(&send, &waker).map_err(system("thread"))?;
+        let mut snapshots = Snapshots::new(&send, &waker);
+        let mut classes = snapshots.configure(&plan.snapshots)?;
+        classes.extend(&plan.classes);
         let mut pool = Pool::default();
-        pool.configure(&plan.classes);
+        pool.configure(&classes);
         pool.set_share(plan.share_percent);
         let server = Server {
             host,
@@ -165,6 +181,7 @@ impl Server {
             events,
             poll,
             pool,
+            snapshots,
             populator,
             reaper,
             notify: Notify::find(),
@@ -173,12 +190,13 @@ impl Server {
             ending: HashMap::new(),
             next_token: FIRST_CONNECTION,
             next_lease: 1,
+            most_descriptors,
             most_connections,
             accept_again: None,
             drain_until: None,
             started: Instant::now(),
             all_ready_said: false,
-            last_failure: String::new(),
+            said: Said::default(),
         };
         server.watch(&server.signals, SIGNALS).map_err(system("epoll"))?;
         server.watch(&*server.waker, WAKER).map_err(system("epoll"))?;
@@ -315,10 +333,12 @@ impl Server {
             match event {
                 Event::Worked(worker, job, outcome) => self.take_worked(worker, &job, outcome),
                 Event::Ended(lease, error) => self.take_ended(lease, error),
+                Event::Looked(look) => self.take_look(look),
                 Event::Metrics(reply) => {
                     self.refresh_gauges();
                     let classes: Vec<_> = self.class_rows().collect();
-                    let _ = reply.try_send(super::metrics::page(&self.census, &classes));
+                    let page = super::metrics::page(&self.census, &classes, &self.snapshot_rows());
+                    let _ = reply.try_send(page);
                 }
             }
         }
@@ -332,7 +352,9 @@ impl Server {
         let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());
         let is_moving = self.host.shows_progress() && self.populator.jobs().len() > 0;
         let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
-        waits.chain(retry).chain(tick).chain(self.accept_again).chain(self.drain_until).min()
+        let look = self.snapshots.next_look().filter(|_| self.drain_until.is_none());
+        let own = waits.chain(retry).chain(tick).chain(look);
+        own.chain(self.accept_again).chain(self.drain_until).min()
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
@@ -347,6 +369,7 @@ impl Server {
             }
         }
         self.end_waits(now);
+        self.look_around(now);
     }
 }
 
@@ -355,16 +378,57 @@ fn refusal(reason: Reason) -> Reply {
     Reply::Refused(Refusal { reason, limit_bytes: 0, sizes: Vec::new() })
 }
 
-/// Allows as many descriptors as the user may have. Returns how many connections that is: each may have
-/// a slot.
-fn raise_descriptor_limit() -> usize {
+/// Allows as many descriptors as the user may have; how many that is.
+fn raise_descriptor_limit() -> u64 {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(1 << 20).min(1 << 20);
     let raised = Rlimit { current: Some(most), maximum: limit.maximum };
-    let descriptors = match setrlimit(Resource::Nofile, raised) {
+    match setrlimit(Resource::Nofile, raised) {
         Ok(()) => most,
         Err(_) => limit.current.unwrap_or(1024),
-    };
-    (descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2).max(8) as usize
+    }
+}
+
+/// How many connections there may be with so many descriptors: each may have a slot.
+fn most_connections(descriptors: u64, plan: &Plan) -> usize {
+    let snapshots = plan.snapshots.iter();
+    let own = snapshots.map(|it| LOOK_DESCRIPTORS + u64::from(it.count) * JOB_DESCRIPTORS);
+    (descriptors.saturating_sub(SPARE_DESCRIPTORS + own.sum::<u64>()) / 2).max(8) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allow::Allowed;
+    use super::super::plan::SnapshotPlan;
+    use super::*;
+    use crate::PageKind;
+
+    #[test]
+    fn snapshots_leave_descriptors_for_their_files() {
+        let mut plan = Plan {
+            classes: Vec::new(),
+            snapshots: Vec::new(),
+            dir: None,
+            socket: None,
+            allowed: Allowed::default(),
+            share_percent: None,
+            metrics: None,
+            grow_hugetlb: false,
+            drain: Duration::ZERO,
+            threads: 1,
+            pace: Default::default(),
+        };
+        assert_eq!(most_connections(1024, &plan), 480);
+        plan.snapshots.push(SnapshotPlan {
+            name: "web".parse().expect("a name"),
+            path: std::path::Path::new("/web").into(),
+            count: 100,
+            pages: PageKind::Small,
+            node: None,
+        });
+        // Three of each slot in the making, and four of a look.
+        assert_eq!(most_connections(1024, &plan), (1024 - 64 - 304) / 2);
+        assert_eq!(most_connections(64, &plan), 8);
+    }
 }

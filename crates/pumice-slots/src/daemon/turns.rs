@@ -90,14 +90,14 @@ impl WaitQueue {
     }
 
     /// The next client of those that may have one.
-    pub fn next(&self, tags: &Tags, may: impl Fn(Taker) -> bool) -> Option<Token> {
+    pub fn next(&self, tags: &Tags, may: impl Fn(Token, Taker) -> bool) -> Option<(Token, Taker)> {
         // Of several that are equal the first.
         let order = |(_, taker): &&(Token, Taker)| {
             let user = taker.user;
             (tags.of(user), self.served.get(&user).copied().unwrap_or(0))
         };
-        let waiters = self.waiters.iter().filter(|(_, taker)| may(*taker));
-        waiters.min_by_key(order).map(|&(token, _)| token)
+        let waiters = self.waiters.iter().filter(|(token, taker)| may(*token, *taker));
+        waiters.min_by_key(order).copied()
     }
 
     /// Removes a waiting client.
@@ -160,8 +160,7 @@ mod tests {
 
     /// The next one's token, and it is served.
     fn serve(queue: &mut WaitQueue, tags: &mut Tags, bytes: u64) -> Token {
-        let next = queue.next(tags, |_| true).expect("somebody waits");
-        let taker = queue.waiters.iter().find(|(token, _)| *token == next).expect("it does").1;
+        let (next, taker) = queue.next(tags, |_, _| true).expect("somebody waits");
         tags.charge(taker.user, bytes);
         queue.serve(next);
         next

@@ -6,6 +6,10 @@ fn pages() -> impl Strategy<Value = PageKind> {
     (0..PageKind::ALL.len()).prop_map(|index| PageKind::ALL[index])
 }
 
+fn name() -> impl Strategy<Value = SnapshotName> {
+    "[a-zA-Z0-9._-]{1,32}".prop_map(|text| SnapshotName::new(&text).expect("a name"))
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let lease = (1u64.., proptest::option::of(pages()), any::<bool>(), 0..=MAX_WAIT_MS);
     prop_oneof![
@@ -19,6 +23,8 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Settings),
         any::<u32>().prop_map(Request::Classes),
         any::<u32>().prop_map(Request::Leases),
+        any::<u32>().prop_map(Request::Snapshots),
+        (name(), 0..=MAX_WAIT_MS).prop_map(|(name, wait_ms)| Request::LeaseSnapshot(name, wait_ms)),
         (0..PaceSetting::ALL.len(), 1u64..1000).prop_map(|(index, raw)| {
             let setting = PaceSetting::ALL[index];
             Request::Set(setting, if setting.is_valid(raw) { raw } else { 1 })
@@ -39,6 +45,17 @@ fn class_row() -> impl Strategy<Value = ClassRow> {
             huge_bytes: longs[2],
             leased: shorts[3],
             waiting: shorts[4],
+        },
+    )
+}
+
+fn snapshot_row() -> impl Strategy<Value = SnapshotRow> {
+    (name(), any::<u64>(), 0..FileState::ALL.len(), class_row()).prop_map(
+        |(name, file_bytes, state, class)| SnapshotRow {
+            name,
+            file_bytes,
+            file: FileState::ALL[state],
+            class,
         },
     )
 }
@@ -69,6 +86,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         (any::<u32>(), vec(class_row(), 0..MAX_ROWS)).prop_map(|(n, r)| Reply::Classes(n, r)),
         (any::<u32>(), vec(lease_row(), 0..MAX_ROWS)).prop_map(|(n, r)| Reply::Leases(n, r)),
+        (any::<u32>(), vec(snapshot_row(), 0..=MAX_SNAPSHOT_ROWS))
+            .prop_map(|(n, r)| Reply::Snapshots(n, r)),
         vec(any::<u64>(), 0..MAX_COUNTERS).prop_map(Reply::Stat),
         vec(any::<u64>(), 0..8).prop_map(Reply::Settings),
     ]

@@ -1,6 +1,6 @@
 //! Bytes of messages, written and read field by field. Reading checks every length.
 
-use super::{Malformed, MAX_BYTES, MAX_ROWS, VERSION};
+use super::{Malformed, SnapshotName, MAX_BYTES, VERSION};
 
 const MAGIC: [u8; 4] = *b"pmsl";
 const HEADER: usize = 8;
@@ -40,11 +40,18 @@ impl Writer {
         values.iter().for_each(|&value| self.u64(value));
     }
 
-    /// How many, and then they; [`MAX_ROWS`] at most.
-    pub(super) fn rows<R>(&mut self, rows: &[R], write: fn(&R, &mut Writer)) {
-        let rows = &rows[..rows.len().min(MAX_ROWS)];
+    /// How many, and then they; `most` of them at most.
+    pub(super) fn rows<R>(&mut self, rows: &[R], most: usize, write: fn(&R, &mut Writer)) {
+        let rows = &rows[..rows.len().min(most)];
         self.u16(rows.len() as u16);
         rows.iter().for_each(|row| write(row, self));
+    }
+
+    /// How long it is, and then it.
+    pub(super) fn name(&mut self, name: SnapshotName) {
+        let text = name.as_str().as_bytes();
+        self.u8(text.len() as u8);
+        self.0.extend(text);
     }
 
     pub(super) fn finish(self) -> Vec<u8> {
@@ -102,10 +109,19 @@ impl<'b> Reader<'b> {
 
     pub(super) fn rows<R>(
         &mut self,
+        most: usize,
         read: fn(&mut Reader<'b>) -> Result<R, Malformed>,
     ) -> Result<Vec<R>, Malformed> {
-        let count = self.count(MAX_ROWS)?;
+        let count = self.count(most)?;
         (0..count).map(|_| read(self)).collect()
+    }
+
+    pub(super) fn name(&mut self) -> Result<SnapshotName, Malformed> {
+        let len = usize::from(self.u8()?);
+        let (text, rest) = self.0.split_at_checked(len).ok_or(Malformed::Length)?;
+        self.0 = rest;
+        let text = std::str::from_utf8(text).map_err(|_| Malformed::Value)?;
+        SnapshotName::new(text).ok_or(Malformed::Value)
     }
 
     fn count(&mut self, most: usize) -> Result<usize, Malformed> {

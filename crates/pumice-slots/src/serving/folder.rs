@@ -8,6 +8,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -43,9 +44,8 @@ impl Folder {
     /// Opens a folder that only this user and root can write in. `option` is what the path was given with.
     pub fn open(path: &Path, missing: Missing, option: &str) -> Result<Folder, ServeError> {
         let walked = Walk::new(missing).and_then(|walk| walk.to(path));
-        let descriptor = walked.map_err(|problem| {
-            ServeError::usage(format!("{problem}; or name another place with {option}"))
-        })?;
+        let remedy = |problem| format!("{problem}; or name another place with {option}");
+        let descriptor = walked.map_err(|error| error.map(remedy))?;
         Ok(Folder { descriptor, path: path.to_owned() })
     }
 
@@ -79,6 +79,15 @@ impl AsFd for Folder {
     }
 }
 
+/// Why a file is not taken for its owner's in a folder that [others write in](is_written_by_others): where
+/// `fs.protected_hardlinks` is 0, they can give a file of root's a name there.
+pub const OTHER_NAMES: &str = "has other names, and others can write in its folder";
+
+/// Whether others can make files in a folder, also where the sticky bit keeps them from replacing any.
+pub fn is_written_by_others(folder: &Stat) -> bool {
+    Mode::from_raw_mode(folder.st_mode).intersects(Mode::WGRP | Mode::WOTH)
+}
+
 /// Whether this owner is root or this user.
 pub fn is_ours(owner: u32) -> bool {
     [0, geteuid().as_raw()].contains(&owner)
@@ -89,6 +98,10 @@ pub fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     let folder = path.parent()?;
     let here = Path::new(".");
     Some((if folder.as_os_str().is_empty() { here } else { folder }, path.file_name()?))
+}
+
+fn failed(what: &str, path: impl Display, error: Errno) -> ServeError {
+    ServeError::of(&error.into(), format!("can't {what} {path}: {error}"))
 }
 
 /// A path as far as it has been walked.
@@ -105,20 +118,22 @@ struct Walk {
 type Steps = Vec<OsString>;
 
 impl Walk {
-    fn new(missing: Missing) -> Result<Walk, String> {
+    fn new(missing: Missing) -> Result<Walk, ServeError> {
         let flags = FLAGS | OFlags::DIRECTORY;
-        let failed = |error: Errno| format!("can't open /: {error}");
+        let failed = |error: Errno| failed("open", "/", error);
         let at = openat(CWD, "/", flags, Mode::empty()).map_err(failed)?;
         let root = fstat(&at).map_err(failed)?.st_uid;
         Ok(Walk { missing, at, shown: "/".into(), root, links: 0 })
     }
 
-    fn to(mut self, path: &Path) -> Result<OwnedFd, String> {
+    fn to(mut self, path: &Path) -> Result<OwnedFd, ServeError> {
         let mut left = Steps::new();
         self.push(path, &mut left)?;
         if !path.is_absolute() {
             let here = env::current_dir();
-            let here = here.map_err(|error| format!("can't tell where {path:?} is: {error}"))?;
+            let unknown =
+                |error| ServeError::of(&error, format!("can't tell where {path:?} is: {error}"));
+            let here = here.map_err(unknown)?;
             self.push(&here, &mut left)?;
         }
         while let Some(name) = left.pop() {
@@ -128,7 +143,7 @@ impl Walk {
     }
 
     /// Puts a path before what is left.
-    fn push(&mut self, path: &Path, left: &mut Steps) -> Result<(), String> {
+    fn push(&mut self, path: &Path, left: &mut Steps) -> Result<(), ServeError> {
         for component in path.components().rev() {
             match component {
                 Component::Normal(name) => left.push(name.to_owned()),
@@ -143,7 +158,7 @@ impl Walk {
         Ok(())
     }
 
-    fn step(&mut self, name: &OsStr, left: &mut Steps) -> Result<(), String> {
+    fn step(&mut self, name: &OsStr, left: &mut Steps) -> Result<(), ServeError> {
         let shown = if name == ".." {
             self.shown.parent().unwrap_or(&self.shown).to_owned()
         } else {
@@ -155,10 +170,10 @@ impl Walk {
         if matches!(opened, Err(Errno::NOENT)) && self.missing == Missing::Make {
             match mkdirat(&self.at, name, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => opened = open(OFlags::DIRECTORY),
-                Err(error) => return Err(format!("can't make the folder {path}: {error}")),
+                Err(error) => return Err(failed("make the folder", &path, error)),
             }
         }
-        let failed = |error: Errno| format!("can't open the folder {path}: {error}");
+        let failed = |error: Errno| failed("open the folder", &path, error);
         match opened {
             Ok(folder) => {
                 self.check(&fstat(&folder).map_err(failed)?, &shown)?;
@@ -169,7 +184,7 @@ impl Walk {
                 let link = open(OFlags::empty()).map_err(failed)?;
                 let status = fstat(&link).map_err(failed)?;
                 if FileType::from_raw_mode(status.st_mode) != FileType::Symlink {
-                    return Err(format!("{path} is no folder"));
+                    return Err(ServeError::usage(format!("{path} is no folder")));
                 }
                 self.links += 1;
                 if self.links > MOST_LINKS {
@@ -177,7 +192,12 @@ impl Walk {
                 }
                 if !self.is_trusted(&status) {
                     let user = status.st_uid;
-                    return Err(format!("{path} is a link of user {user}'s; remove it"));
+                    return Err(ServeError::usage(format!(
+                        "{path} is a link of user {user}'s; remove it"
+                    )));
+                }
+                if status.st_nlink > 1 && is_written_by_others(&fstat(&self.at).map_err(failed)?) {
+                    return Err(ServeError::usage(format!("{path} {OTHER_NAMES}; remove it")));
                 }
                 let target = readlinkat(&link, "", Vec::new()).map_err(failed)?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
@@ -191,18 +211,18 @@ impl Walk {
         is_ours(status.st_uid) || status.st_uid == self.root
     }
 
-    fn check(&self, status: &Stat, shown: &Path) -> Result<(), String> {
+    fn check(&self, status: &Stat, shown: &Path) -> Result<(), ServeError> {
         let path = shown.display();
         if !self.is_trusted(status) {
             let (user, own) = (status.st_uid, geteuid().as_raw());
-            return Err(format!(
-                "{path} belongs to user {user}, which could take the socket's place; try 'chown {own} {path}'"
-            ));
+            return Err(ServeError::usage(format!(
+                "{path} belongs to user {user}, which could replace what is there; try 'chown {own} {path}'"
+            )));
         }
         if is_open_to_others(status) {
-            return Err(format!(
-                "other users can write in {path} and take the socket's place; try 'chmod go-w {path}'"
-            ));
+            return Err(ServeError::usage(format!(
+                "other users can write in {path} and replace what is there; try 'chmod go-w {path}'"
+            )));
         }
         Ok(())
     }
@@ -267,8 +287,13 @@ mod tests {
                 fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("ours");
             }
         }
+        symlink("inner", inner.join("link")).expect("a link");
+        fs::hard_link(inner.join("link"), place.join("link")).expect("another name");
+        assert!(Folder::open(&place.join("link"), Missing::Fail, "--dir").is_ok());
         fs::set_permissions(&place, Permissions::from_mode(0o1777)).expect("ours");
         assert!(Folder::open(&inner, Missing::Fail, "--dir").is_ok(), "as /tmp is");
+        let why = refused(&place.join("link"));
+        assert!(why.contains(OTHER_NAMES), "others could have put it there: {why}");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! A daemon of a test's own, in a folder of its own.
 
 mod daemon;
+mod files;
 mod isolation;
 mod protocol;
 mod qemu;
+mod snapshots;
 mod strangers;
 mod users;
 

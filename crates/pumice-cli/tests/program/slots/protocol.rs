@@ -78,6 +78,8 @@ fn noise_stops_nobody() {
         Request::Stat,
         Request::Settings,
         Request::Set(PaceSetting::BatchPages, 512),
+        Request::LeaseSnapshot("web".parse().expect("a name"), 5),
+        Request::Snapshots(0),
     ];
     for round in 0..400 {
         let connection = connect(&daemon);
@@ -338,6 +340,8 @@ fn a_waiting_lease_takes_no_other_request() {
         Request::Stat,
         Request::Settings,
         Request::Set(PaceSetting::DelayMs, 77),
+        Request::LeaseSnapshot("web".parse().expect("a name"), 5),
+        Request::Snapshots(0),
     ];
     let until = std::time::Instant::now() + PATIENCE;
     let until_waiting = |count: u32| {

@@ -20,6 +20,7 @@
 //! The memory itself is touched in burst(w) only, by w. The next thread sees all that one
 //! did to it, since each change of the word that gives up the job releases and each that takes it acquires.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::file::Populating;
@@ -28,6 +29,8 @@ use parking_lot::Mutex;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
+use super::super::source::Source;
+use super::reading::Reading;
 
 /// A thread's number.
 pub type WorkerId = u32;
@@ -51,6 +54,8 @@ pub struct Work {
     pub populating: Populating,
     /// The room for the part that is not populated yet.
     pub promise: Promise,
+    /// The file that it gets its content from.
+    pub reading: Option<Reading>,
 }
 
 /// See the module's text.
@@ -60,6 +65,8 @@ pub struct Job {
     pub key: Key,
     /// Whether hugetlb pages may be asked for.
     pub pool: Pool,
+    /// The snapshot's file, if it is for one.
+    pub source: Option<Source>,
     /// How far it has come: a number for people, relaxed.
     pub done_bytes: AtomicU64,
     /// Bytes populated meanwhile for others that came later, as far as both were waited for; relaxed, for
@@ -79,6 +86,7 @@ impl Job {
         Job {
             key,
             pool,
+            source: None,
             done_bytes: AtomicU64::new(0),
             passed_bytes: AtomicU64::new(0),
             is_urgent: AtomicBool::new(false),
@@ -86,6 +94,16 @@ impl Job {
             holder: AtomicU32::new(SHELF),
             work: Mutex::new(None),
         }
+    }
+
+    /// The same with the content of a file.
+    pub fn with_source(self, source: Option<Source>) -> Job {
+        Job { source, ..self }
+    }
+
+    /// The path of the file that it reads, if it does.
+    pub fn path(&self) -> Option<&Path> {
+        self.source.as_ref().map(|source| &*source.path)
     }
 
     /// Whether a client waits for it.
@@ -122,8 +140,8 @@ impl Job {
     }
 
     /// The event loop says so.
-    pub fn set_cancelled(&self, cancelled: bool) {
-        self.is_cancelled.store(cancelled, Ordering::Relaxed);
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// The event loop means it for a thread, which is to be told.
@@ -171,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    const KEY: Key = Key { bytes: 4096, pages: PageKind::Small, node: None };
+    const KEY: Key = Key { bytes: 4096, pages: PageKind::Small, node: None, snapshot: None };
 
     #[test]
     fn a_job_is_in_one_hand() {

@@ -4,15 +4,20 @@
 //! |---|---|
 //! | [`job`] | a slot on its way, and the thread that has it |
 //! | [`worker`] | a thread and its work |
+//! | [`reading`] | a snapshot's file on its way into a slot |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
 //! session and group, so each burst asks a [`Pacer`](pumice_heap::scrub::Pacer) first, as scrubd does.
 //! *Urgent* threads have the daemon's own priority and no pauses: their clients wait, and would otherwise populate
-//! at full speed and at their own priority. There may be as many threads as processors, started when needed. The job
-//! with the least left comes first: after a burst a thread lets go of its job if another one that waits has less, so
-//! nobody's large slots hold up another's small one. Nor do small ones hold up a large one for ever: no more may pass
-//! it than its own size.
+//! at full speed and at their own priority. There may be as many threads as processors, started when needed, and half
+//! as many more for each snapshot's file. The job with the least left comes first: after a burst a thread lets go of
+//! its job if another one that waits has less, so nobody's large slots hold up another's small one. Nor do small ones
+//! hold up a large one for ever: no more may pass it than its own size.
+//!
+//! A read that the file system does not answer keeps its thread. Urgent slots of other files, and those of none, have
+//! other threads. In the background it holds up all, until its slot is not wanted any more: then another thread is
+//! started.
 //!
 //! A job that becomes urgent goes over to the other lane, partly populated. That waits for the thread that
 //! has it only in the middle of a burst. An idle thread may be held off there for a second, so it is raised to normal
@@ -21,10 +26,12 @@
 
 mod job;
 mod priority;
+mod reading;
 mod worker;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
@@ -38,7 +45,7 @@ pub use worker::Outcome;
 use worker::{Lane, Worker};
 
 use super::pool::Key;
-use super::room::{Pool, Room};
+use super::room::Room;
 use super::server::Event;
 
 /// Urgent threads, where there are as many processors.
@@ -115,14 +122,15 @@ pub struct Populator {
     /// A thread's number is its place here.
     workers: Vec<(Worker, Occupation)>,
     jobs: Vec<Entry>,
+    threads: usize,
     most_urgent: usize,
 }
 
 /// Whether a thread has said that it is done with its last job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Occupation {
     Free,
-    Busy,
+    Busy(Arc<Job>),
 }
 
 /// A job, and the thread it was given to; none while it is on the shelf.
@@ -147,6 +155,7 @@ impl Populator {
             waker: Arc::clone(waker),
             workers: Vec::new(),
             jobs: Vec::new(),
+            threads: threads as usize,
             most_urgent: processors.clamp(threads as usize, MOST_URGENT.max(threads as usize)),
         };
         for _ in 0..threads {
@@ -159,13 +168,16 @@ impl Populator {
 
     /// Whether a background thread has nothing to do, nor anything to come.
     pub fn has_room(&self) -> bool {
-        let on_shelf = self.jobs.iter().filter(|entry| entry.is_shelved_in(Lane::Background));
-        on_shelf.count() < self.free(Lane::Background).count()
+        let lane = Lane::Background;
+        let on_shelf = self.jobs.iter().filter(|entry| {
+            entry.is_shelved_in(lane) && self.file_may_have_thread(lane, &entry.job)
+        });
+        on_shelf.count() + self.working_in_background() < self.threads
     }
 
     /// Another slot is to be populated. [`Populator::place`] gives it to a thread.
-    pub fn begin(&mut self, key: Key, pool: Pool) {
-        self.jobs.push(Entry { job: Arc::new(Job::new(key, pool)), worker: None });
+    pub fn begin(&mut self, job: Job) {
+        self.jobs.push(Entry { job: Arc::new(job), worker: None });
     }
 
     /// So many of a class's jobs are waited for: those that have come furthest.
@@ -199,17 +211,20 @@ impl Populator {
         for lane in [Lane::Urgent, Lane::Background] {
             while let Some(index) = self.next_shelved(lane) {
                 let free = self.free(lane).next();
-                let Some(id) = free.or_else(|| self.add_urgent(lane)) else { break };
+                let Some(id) = free.or_else(|| self.add_worker(lane).ok()) else { break };
                 self.count_passed(index);
                 let job = Arc::clone(&self.jobs[index].job);
                 job.offer(id);
                 self.jobs[index].worker = Some(id);
                 let (thread, occupation) = &mut self.workers[id as usize];
-                *occupation = Occupation::Busy;
+                *occupation = Occupation::Busy(Arc::clone(&job));
                 thread.give(job);
             }
         }
-        let waiting = self.jobs.iter().filter(|entry| entry.is_shelved_in(Lane::Urgent));
+        let waiting = self.jobs.iter().filter(|entry| {
+            let job = &entry.job;
+            entry.is_shelved_in(Lane::Urgent) && self.file_may_have_thread(Lane::Urgent, job)
+        });
         let least = waiting.map(|entry| entry.job.left_bytes()).min().unwrap_or(u64::MAX);
         self.shared.least_waiting.store(least, Ordering::Relaxed);
     }
@@ -217,7 +232,12 @@ impl Populator {
     /// Which of a lane's jobs comes next, of those on the shelf: the first that may not be passed again, or
     /// else the one that has least left.
     fn next_shelved(&self, lane: Lane) -> Option<usize> {
-        let shelved = || (0..).zip(&self.jobs).filter(move |(_, entry)| entry.is_shelved_in(lane));
+        let shelved = || {
+            let numbered = (0..).zip(&self.jobs);
+            numbered.filter(move |(_, entry)| {
+                entry.is_shelved_in(lane) && self.may_have_thread(lane, &entry.job)
+            })
+        };
         let first_due = shelved().find(|(_, entry)| !entry.job.may_be_passed());
         let next = match lane {
             Lane::Background => shelved().next(),
@@ -259,39 +279,72 @@ impl Populator {
         }
     }
 
-    /// Jobs of other classes are wanted no more.
-    pub fn keep_only(&self, is_wanted: impl Fn(Key) -> bool) {
-        for entry in &self.jobs {
-            entry.job.set_cancelled(!is_wanted(entry.job.key));
-        }
-        self.wake_all();
+    /// Other jobs are wanted no more, and not waited for: a thread may have one in hand that the file system does not
+    /// answer. Returns their classes.
+    pub fn keep_only(&mut self, is_wanted: impl Fn(&Job) -> bool) -> Vec<Key> {
+        let mut given_up = Vec::new();
+        self.jobs.retain(|entry| {
+            let is_kept = is_wanted(&entry.job);
+            if !is_kept {
+                entry.job.cancel();
+                given_up.push(entry.job.key);
+                if let Some((thread, _)) = entry.worker.and_then(|id| self.workers.get(id as usize))
+                {
+                    thread.wake();
+                }
+            }
+            is_kept
+        });
+        given_up
     }
 
     /// Has all threads stop as soon as they can.
-    pub fn end(&self) {
+    pub fn end(&mut self) {
         self.shared.is_ending.store(true, Ordering::Relaxed);
         self.keep_only(|_| false);
-    }
-
-    /// Has them look at the change.
-    fn wake_all(&self) {
         self.workers.iter().for_each(|(worker, _)| worker.wake());
     }
 
     fn free(&self, lane: Lane) -> impl Iterator<Item = WorkerId> + '_ {
         let numbered = (0..).zip(&self.workers);
         let free = numbered.filter(move |(_, (worker, occupation))| {
-            worker.lane == lane && *occupation == Occupation::Free
+            worker.lane == lane && matches!(occupation, Occupation::Free)
         });
         free.map(|(id, _)| id)
     }
 
-    fn add_urgent(&mut self, lane: Lane) -> Option<WorkerId> {
-        let of_lane = self.workers.iter().filter(|(worker, _)| worker.lane == Lane::Urgent).count();
-        if lane == Lane::Background || of_lane >= self.most_urgent {
-            return None;
-        }
-        self.add_worker(lane).ok()
+    /// Whether a lane may have another thread at work, for this job.
+    fn may_have_thread(&self, lane: Lane, job: &Job) -> bool {
+        let has_room = match lane {
+            Lane::Background => self.working_in_background() < self.threads,
+            Lane::Urgent => job.source.is_some() || self.busy_with(lane, None) < self.most_urgent,
+        };
+        has_room && self.file_may_have_thread(lane, job)
+    }
+
+    /// Whether a job's file, if it has one, has not as many of a lane's threads yet as it may.
+    fn file_may_have_thread(&self, lane: Lane, job: &Job) -> bool {
+        let most = match lane {
+            Lane::Background => self.threads,
+            Lane::Urgent => self.most_urgent.div_ceil(2),
+        };
+        job.path().is_none_or(|path| self.busy_with(lane, Some(path)) < most)
+    }
+
+    /// A lane's threads that have jobs of a file, or of none, wanted or not.
+    fn busy_with(&self, lane: Lane, path: Option<&Path>) -> usize {
+        self.busy(lane).filter(|job| job.path() == path).count()
+    }
+
+    fn working_in_background(&self) -> usize {
+        self.busy(Lane::Background).filter(|job| !job.is_cancelled()).count()
+    }
+
+    fn busy(&self, lane: Lane) -> impl Iterator<Item = &Job> {
+        self.workers.iter().filter_map(move |(worker, occupation)| match occupation {
+            Occupation::Busy(job) if worker.lane == lane => Some(&**job),
+            _ => None,
+        })
     }
 
     fn add_worker(&mut self, lane: Lane) -> io::Result<WorkerId> {
@@ -318,15 +371,17 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{channel, Receiver};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
+    use crate::daemon::room::Pool;
+    use crate::daemon::source::{Source, Version};
     use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;
 
-    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
-    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None };
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
+    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None, snapshot: None };
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// One background thread, which after its first burst rests for hours.
@@ -366,11 +421,11 @@ mod tests {
     #[test]
     fn what_is_waited_for_passes_what_is_not() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         assert!(!populator.has_room());
         until_begun(&populator);
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
         assert_eq!(populator.jobs().len(), 1);
@@ -379,7 +434,7 @@ mod tests {
     #[test]
     fn what_was_begun_goes_over_to_the_other_lane_and_back() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         until_begun(&populator);
         for is_urgent in [1, 0, 1, 0, 1] {
@@ -399,10 +454,10 @@ mod tests {
     #[test]
     fn what_is_not_wanted_is_given_up() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, Pool::Fixed);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
         populator.place();
         until_begun(&populator);
-        populator.keep_only(|key| key == SMALL);
+        populator.keep_only(|job| job.key == SMALL);
         let event = events.recv_timeout(PATIENCE).expect("it says so");
         assert!(matches!(event, Event::Worked(_, _, Outcome::Cancelled)), "{event:?}");
     }
@@ -412,7 +467,7 @@ mod tests {
     fn none_is_lost_between_the_lanes() {
         let (mut populator, events) = slow();
         for _ in 0..10 {
-            populator.begin(LARGE, Pool::Fixed);
+            populator.begin(Job::new(LARGE, Pool::Fixed));
         }
         let (mut ready, mut turn) = (0, 0);
         while ready < 10 {
@@ -432,21 +487,67 @@ mod tests {
         let (mut populator, events) = slow();
         let large = Key { bytes: 256 << 20, ..LARGE };
         let threads = populator.most_urgent;
-        (0..threads).for_each(|_| populator.begin(large, Pool::Fixed));
+        (0..threads).for_each(|_| populator.begin(Job::new(large, Pool::Fixed)));
         populator.set_urgent(large, threads);
         populator.place();
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
         // A job that others have passed by its own size comes before all that have less left.
         populator.keep_only(|_| false);
         let (mut populator, _events) = slow();
-        populator.begin(large, Pool::Fixed);
-        populator.begin(SMALL, Pool::Fixed);
+        populator.begin(Job::new(large, Pool::Fixed));
+        populator.begin(Job::new(SMALL, Pool::Fixed));
         populator.set_urgent(large, 1);
         populator.set_urgent(SMALL, 1);
         assert_eq!(populator.next_shelved(Lane::Urgent), Some(1));
         populator.jobs[0].job.count_passed(large.bytes);
         assert_eq!(populator.next_shelved(Lane::Urgent), Some(0));
+    }
+
+    /// Files that do not answer: their jobs' threads never come back.
+    #[test]
+    fn a_file_that_hangs_holds_up_its_own_slots_only() {
+        let (mut populator, events) = slow();
+        let most = populator.most_urgent.div_ceil(2);
+        let hangs = |populator: &mut Populator, lane| {
+            while let Some(index) = populator.next_shelved(lane) {
+                let id = populator.add_worker(lane).expect("a thread");
+                let job = Arc::clone(&populator.jobs[index].job);
+                populator.workers[id as usize].1 = Occupation::Busy(job);
+                populator.jobs[index].worker = Some(id);
+            }
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let version = Version::of(&file).expect("open");
+        for name in ["one", "two", "three"] {
+            let key = Key { snapshot: name.parse().ok(), ..LARGE };
+            let source = Source { path: Path::new(name).into(), version, since: Instant::now() };
+            for _ in 0..most + 1 {
+                populator.begin(Job::new(key, Pool::Fixed).with_source(Some(source.clone())));
+            }
+            populator.set_urgent(key, most + 1);
+            hangs(&mut populator, Lane::Urgent);
+            assert_eq!(populator.busy_with(Lane::Urgent, Some(&source.path)), most);
+        }
+        (0..4).for_each(|_| populator.begin(Job::new(SMALL, Pool::Fixed)));
+        populator.set_urgent(SMALL, 4);
+        (0..4).for_each(|_| assert_eq!(next_ready(&mut populator, &events), SMALL));
+        // Nor do threads let go of their jobs for one that gets no thread.
+        assert_eq!(populator.shared.least_waiting(), u64::MAX);
+
+        // In the background it holds up others until it is not wanted any more.
+        let key = Key { snapshot: "four".parse().ok(), ..LARGE };
+        let source = Source { path: Path::new("four").into(), version, since: Instant::now() };
+        let job = || Job::new(key, Pool::Fixed).with_source(Some(source.clone()));
+        populator.begin(job());
+        hangs(&mut populator, Lane::Background);
+        assert!(!populator.has_room());
+        assert_eq!(populator.keep_only(|job| job.key != key), [key]);
+        assert!(populator.has_room());
+        populator.begin(job());
+        assert!(populator.has_room(), "no other thread goes the same way");
+        populator.begin(Job::new(SMALL, Pool::Fixed));
+        assert_eq!(next_ready(&mut populator, &events), SMALL);
     }
 }

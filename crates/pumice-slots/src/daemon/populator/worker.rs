@@ -18,9 +18,9 @@ use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
 
 use super::super::pool::ReadySlot;
-use super::super::room::Room;
 use super::super::server::{ring, Event};
 use super::job::{Job, Work, WorkerId};
+use super::reading::Reading;
 use super::{priority, Shared};
 
 /// Long pauses are cut into naps of this, after each of which settings are looked at.
@@ -195,13 +195,14 @@ impl Hands {
             }
             let started = Instant::now();
             let burst_bytes = self.burst_bytes();
-            let outcome = match job
-                .with_work(|work| burst(job, work, burst_bytes, &self.shared.room))
-            {
+            let outcome = match job.with_work(|work| burst(job, work, burst_bytes, &self.shared)) {
                 Ok(bytes) => {
                     self.shared.count_bytes(bytes);
                     self.rest_until = Instant::now() + self.pause_after(bytes, started.elapsed());
-                    job.with_work(finish).map(Outcome::Populated)
+                    match job.with_work(finish) {
+                        Ok(slot) => slot.map(Outcome::Populated),
+                        Err(message) => Some(Outcome::Failed(message)),
+                    }
                 }
                 Err(message) => Some(Outcome::Failed(message)),
             };
@@ -320,33 +321,52 @@ fn burst(
     job: &Job,
     work: &mut Option<Work>,
     bytes: usize,
-    room: &Arc<Room>,
+    shared: &Shared,
 ) -> Result<usize, String> {
     let explain = |error: io::Error| format!("the kernel refuses the memory: {error}");
     let work = match work {
         Some(work) => work,
         None => {
             let key = job.key;
+            let of_source = job.source.as_ref().map(|source| source.version.slot_bytes(key.pages));
+            if of_source != key.snapshot.map(|_| Some(key.bytes)) {
+                return Err("the file's size has changed".to_owned());
+            }
+            let reading = job.source.as_ref().map(Reading::begin).transpose()?;
             let make = || {
-                let file = SlotFile::create(key.bytes, key.pages).map_err(explain)?;
+                let file = SlotFile::create_for(key.snapshot, key.bytes, key.pages);
+                let file = file.map_err(explain)?;
                 let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
                 Ok((file, populating))
             };
-            let ((file, populating), promise) = room.take(key.bytes, key.pages, job.pool, make)?;
-            work.insert(Work { file, populating, promise })
+            let ((file, populating), promise) =
+                shared.room.take(key.bytes, key.pages, job.pool, make)?;
+            work.insert(Work { file, populating, promise, reading })
         }
     };
-    let bytes = work.populating.step(bytes).map_err(explain)?;
+    let bytes = match &mut work.reading {
+        Some(reading) => {
+            let bytes = reading.step(&mut work.populating, bytes);
+            shared.count_cpu_time(std::mem::take(&mut reading.beside_ns));
+            bytes?
+        }
+        None => work.populating.step(bytes).map_err(explain)?,
+    };
     work.promise.keep(bytes as u64);
     // Relaxed: see the field.
     job.done_bytes.store(work.populating.done_bytes(), Ordering::Relaxed);
     Ok(bytes)
 }
 
-/// The slot, if all of it is populated.
-fn finish(work: &mut Option<Work>) -> Option<ReadySlot> {
-    let Work { file, populating, .. } =
-        work.take_if(|work| work.populating.done_bytes() == work.file.bytes())?;
-    let huge_bytes = populating.huge_bytes();
-    Some(ReadySlot { file, huge_bytes })
+/// The slot, if all of it is populated, and its content is of one moment.
+fn finish(work: &mut Option<Work>) -> Result<Option<ReadySlot>, String> {
+    let is_done = |work: &mut Work| {
+        let is_behind = work.reading.as_ref().is_some_and(Reading::is_behind);
+        work.populating.done_bytes() == work.file.bytes() && !is_behind
+    };
+    let Some(Work { file, populating, reading, .. }) = work.take_if(is_done) else {
+        return Ok(None);
+    };
+    let version = reading.map(Reading::finish).transpose()?;
+    Ok(Some(ReadySlot { file, huge_bytes: populating.huge_bytes(), version }))
 }

@@ -1,12 +1,13 @@
 //! Requests of clients, and their answers.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::message::{
-    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, MAX_ROWS,
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, MAX_ROWS, MAX_SNAPSHOT_ROWS,
 };
 use crate::refusal::{Reason, Refusal};
 use crate::settings::PaceSetting;
@@ -15,8 +16,8 @@ use crate::{socket, Charge, PageKind, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
-use super::super::connection::{ConnectionState, Heard, Lease, Wait};
-use super::super::pool::{Key, Token};
+use super::super::connection::{Connection, ConnectionState, Heard, Lease, Wait};
+use super::super::pool::{Class, Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 use crate::serving::folder::is_ours;
 
@@ -86,6 +87,13 @@ impl Server {
                 self.answer(token, &Reply::Settings(values));
             }
             Request::Set(setting, raw) => self.set(token, setting, raw),
+            Request::LeaseSnapshot(name, wait_ms) => self.lease_snapshot(token, name, wait_ms),
+            Request::Snapshots(from) => {
+                let rows = self.snapshot_rows();
+                let page = rows.iter().skip(from as usize).take(MAX_SNAPSHOT_ROWS);
+                let page = page.copied().collect();
+                self.answer(token, &Reply::Snapshots(rows.len() as u32, page));
+            }
         }
     }
 
@@ -96,7 +104,7 @@ impl Server {
         }
     }
 
-    fn refuse(&mut self, token: Token, reason: Reason, limit_bytes: u64) {
+    pub(super) fn refuse(&mut self, token: Token, reason: Reason, limit_bytes: u64) {
         self.census.refused(reason);
         let sizes = match reason {
             Reason::TooLarge | Reason::NoSuchPages => self.pool.sizes(),
@@ -106,7 +114,7 @@ impl Server {
     }
 
     /// Refuses a request and closes its connection: a client whose message can't be read gets no second chance.
-    fn refuse_and_close(&mut self, token: Token, reason: Reason) {
+    pub(super) fn refuse_and_close(&mut self, token: Token, reason: Reason) {
         self.refuse(token, reason, 0);
         self.disconnect(token);
     }
@@ -148,14 +156,20 @@ impl Server {
         if request.wait_ms == 0 {
             return self.refuse(token, Reason::NoneReady, 0);
         }
+        let until = since + Duration::from_millis(request.wait_ms.into());
+        self.wait(token, Wait { key, request, since, until, look: 0 });
+    }
+
+    /// Has a client wait, unless too many requests of its user do.
+    pub(super) fn wait(&mut self, token: Token, wait: Wait) {
+        let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
         if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
             return self.refuse(token, Reason::Busy, 0);
         }
-        let until = since + Duration::from_millis(request.wait_ms.into());
-        self.pool.wait(key, token, taker);
+        self.pool.wait(wait.key, token, connection.taker());
         if let Some(connection) = self.connections.get_mut(&token) {
-            connection.state = ConnectionState::Waiting(Wait { key, request, since, until });
+            connection.state = ConnectionState::Waiting(wait);
         }
     }
 
@@ -173,7 +187,7 @@ impl Server {
     }
 
     /// The bytes that a user has, waits for and has not yet given back.
-    fn used_bytes(&self, account: u32) -> u64 {
+    pub(super) fn used_bytes(&self, account: u32) -> u64 {
         let theirs = self.connections.values().filter(|connection| connection.account == account);
         let held = theirs.map(|connection| match &connection.state {
             ConnectionState::Waiting(wait) => self.bytes_of(wait.request, wait.key),
@@ -231,9 +245,13 @@ impl Server {
             };
         let bytes = file.bytes();
         let key = {
-            let rows = self.pool.classes().iter().map(|class| class.key);
-            let same = rows.filter(|key| key.bytes == bytes).collect::<Vec<_>>();
-            same.first().copied().unwrap_or(Key { bytes, pages: PageKind::Small, node: None })
+            let snapshot = file.snapshot();
+            let mut keys = self.pool.classes().iter().map(|class| class.key);
+            // A snapshot's file may be of another size by now.
+            let same = keys
+                .find(|key| key.snapshot == snapshot && (snapshot.is_some() || key.bytes == bytes));
+            let none = Key { bytes, pages: PageKind::Small, node: None, snapshot };
+            Key { bytes, ..same.unwrap_or(none) }
         };
         let Some(connection) = self.connections.get(&token) else { return };
         // Counted twice, one slot would take two of its class.
@@ -334,18 +352,22 @@ impl Server {
 
     /// Ready slots for those who wait for them.
     pub(super) fn serve_waiting(&mut self, key: Key) {
-        while let Some(token) = self.pool.served_next(key) {
-            let waits = self.connections.get(&token);
-            let waits = waits.and_then(|connection| match connection.state {
-                ConnectionState::Waiting(wait) => Some((wait, connection.taker())),
-                _ => None,
-            });
-            let Some((wait, taker)) = waits else {
-                self.pool.forget(key, token);
-                continue;
-            };
-            let Some(slot) = self.pool.take(key, token, taker) else { return };
-            self.grant(token, key, slot.file, Charge::Daemon, wait.since);
+        if key.snapshot.is_some() {
+            return self.look_and_serve(key);
+        }
+        self.grant_waiting(key, |_| true);
+    }
+
+    /// Grants ready slots in turn to the requests that may be served now.
+    pub(super) fn grant_waiting(&mut self, key: Key, may: impl Fn(&Wait) -> bool) {
+        let wait_of = |connections: &HashMap<Token, Connection>, token| {
+            connections.get(&token).and_then(Connection::wait).copied()
+        };
+        loop {
+            let may = |token| wait_of(&self.connections, token).is_some_and(|wait| may(&wait));
+            let Some((token, slot)) = self.pool.take_next(key, may) else { return };
+            let since = wait_of(&self.connections, token).map_or_else(Instant::now, |it| it.since);
+            self.grant(token, key, slot.file, Charge::Daemon, since);
         }
     }
 
@@ -372,12 +394,15 @@ impl Server {
         }
     }
 
-    /// The classes as clients see them.
+    /// The classes that requests name by size, as clients see them.
     pub(super) fn class_rows(&self) -> impl Iterator<Item = ClassRow> + '_ {
-        self.pool.classes().iter().map(|class| {
-            let jobs = self.populator.jobs().filter(|job| job.key == class.key);
-            class.row(jobs.map(|job| job.done_bytes.load(Ordering::Relaxed)).sum())
-        })
+        let sized = self.pool.classes().iter().filter(|class| class.key.snapshot.is_none());
+        sized.map(|class| self.class_row(class))
+    }
+
+    pub(super) fn class_row(&self, class: &Class) -> ClassRow {
+        let jobs = self.populator.jobs().filter(|job| job.key == class.key);
+        class.row(jobs.map(|job| job.done_bytes.load(Ordering::Relaxed)).sum())
     }
 
     /// The leases that a client may see: all of them, or its own user's.

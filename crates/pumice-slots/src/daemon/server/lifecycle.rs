@@ -11,7 +11,7 @@ use super::super::connection::ConnectionState;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
-use super::Server;
+use super::{most_connections, Server};
 
 /// How long a class rests that could not be populated.
 const RETRY: Duration = Duration::from_secs(2);
@@ -26,14 +26,14 @@ impl Server {
         self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(key, pool);
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(key, pool);
+            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
         }
         self.populator.place();
     }
@@ -44,41 +44,45 @@ impl Server {
         let key = job.key;
         let surplus = match outcome {
             Outcome::LetGo => return,
-            Outcome::Populated(slot) => {
+            Outcome::Populated(slot) if !job.is_cancelled() => {
                 self.census.add(Counter::Populated, 1);
                 self.census.add(Counter::HugeBytes, slot.huge_bytes);
-                self.last_failure.clear();
-                if self.drain_until.is_some() {
-                    self.pool.failed(key, Instant::now());
-                    Some(slot)
-                } else {
-                    self.pool.populated(key, slot)
-                }
+                self.said.succeeded(key);
+                self.snapshots.filled(key);
+                self.pool.populated(key, slot)
             }
-            Outcome::Cancelled => {
-                self.pool.failed(key, Instant::now());
-                None
-            }
-            Outcome::Failed(message) => {
+            Outcome::Failed(message) if !job.is_cancelled() => {
                 self.pool.failed(key, Instant::now() + RETRY);
                 self.census.add(Counter::PopulateFailures, 1);
-                // Said once, not every two seconds.
-                if self.last_failure != message {
-                    self.host.say(&format!(
-                        "no slot of {} ({} pages) yet: {message}",
-                        size(key.bytes),
-                        key.pages
-                    ));
-                    self.last_failure = message;
-                }
+                self.snapshots.failed(key);
+                self.say_failure(key, message);
                 None
             }
+            // It was wanted no more, and is counted no more.
+            Outcome::Populated(slot) => Some(slot),
+            Outcome::Failed(_) | Outcome::Cancelled => None,
         };
         if let Some(slot) = surplus {
             self.reaper.discard(slot.file);
         }
         self.serve_waiting(key);
         self.say_how_ready();
+    }
+
+    /// Says why there is no slot of a class.
+    pub(super) fn say_failure(&mut self, key: Key, message: String) {
+        let of = match key.snapshot {
+            Some(name) => format!("snapshot {name}"),
+            None => format!("{} ({} pages)", size(key.bytes), key.pages),
+        };
+        self.say_of(key, format!("no slot of {of} yet: {message}"));
+    }
+
+    /// Writes a line about a class to the log, unless it has enough of them.
+    pub(super) fn say_of(&mut self, key: Key, line: String) {
+        if self.said.takes(key, &line, Instant::now()) {
+            self.host.say(&line);
+        }
     }
 
     fn say_how_ready(&mut self) {
@@ -97,7 +101,7 @@ impl Server {
             return;
         }
         let (mut done, mut all) = (0, 0);
-        for row in self.class_rows() {
+        for row in self.class_rows().chain(self.snapshot_rows().iter().map(|row| row.class)) {
             done += u64::from(row.ready + row.leased) * row.bytes + row.populating_bytes;
             all += u64::from(row.wanted) * row.bytes;
         }
@@ -108,13 +112,16 @@ impl Server {
     /// Reads the configuration again. A bad one changes nothing.
     pub(super) fn reload(&mut self) {
         let read = self.host.plan();
-        let plan =
-            match read.and_then(|plan| plan.check().map(|()| plan).map_err(|e| e.to_string())) {
-                Ok(plan) => plan,
-                Err(problem) => {
-                    return self.host.say(&format!("{problem}; everything stays as it was"));
-                }
-            };
+        let checked = read.and_then(|plan| {
+            let checked = plan.check(|snapshot| Ok(self.snapshots.key_of(snapshot)));
+            checked.map(|()| plan).map_err(|error| error.to_string())
+        });
+        let plan = match checked {
+            Ok(plan) => plan,
+            Err(problem) => {
+                return self.host.say(&format!("{problem}; everything stays as it was"));
+            }
+        };
         let is_fixed = |kept: bool, what: &str| {
             if !kept {
                 self.host.say(&format!("{what} can only be changed by starting the daemon anew"));
@@ -123,24 +130,35 @@ impl Server {
         is_fixed(plan.dir == self.plan.dir && plan.socket == self.plan.socket, "folder and socket");
         is_fixed(plan.metrics == self.plan.metrics, "the address of metrics");
         is_fixed(plan.threads == self.plan.threads, "the number of threads");
-        for slot in self.pool.configure(&plan.classes) {
+        let mut classes = match self.snapshots.configure(&plan.snapshots) {
+            Ok(classes) => classes,
+            Err(problem) => {
+                return self.host.say(&format!("{problem}; everything stays as it was"));
+            }
+        };
+        classes.extend(&plan.classes);
+        for slot in self.pool.configure(&classes) {
             self.reaper.discard(slot.file);
         }
         self.pool.set_share(plan.share_percent);
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
-        self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
-        self.refuse_unservable(&plan.classes);
-        // Clients that were held back may be served now.
-        for &(key, _) in &plan.classes {
+        self.keep_wanted();
+        self.said.clear();
+        self.refuse_unservable(&classes);
+        self.plan.allowed = plan.allowed;
+        for &(key, _) in &classes {
+            self.resize_waits(key);
+            // Clients that were held back may be served now.
             self.serve_waiting(key);
         }
-        self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;
+        self.plan.snapshots = plan.snapshots;
         self.plan.drain = plan.drain;
         self.plan.share_percent = plan.share_percent;
         self.plan.grow_hugetlb = plan.grow_hugetlb;
+        self.most_connections = most_connections(self.most_descriptors, &self.plan);
         self.all_ready_said = false;
         self.started = Instant::now();
         self.host.say("the configuration was read again");
@@ -152,13 +170,17 @@ impl Server {
         for (&token, connection) in &self.connections {
             if let ConnectionState::Waiting(wait) = &connection.state {
                 // Of several of one size another may be chosen today; this one will do.
-                if !offered.iter().any(|&(key, _)| key == wait.key) {
-                    lost.push(token);
+                if !offered.iter().any(|(key, _)| key.is_of(&wait.key)) {
+                    let reason = match wait.key.snapshot {
+                        Some(_) => Reason::NoSuchSnapshot,
+                        None => Reason::NoSuchPages,
+                    };
+                    lost.push((token, reason));
                 }
             }
         }
-        for token in lost {
-            self.stop_waiting(token, Reason::NoSuchPages);
+        for (token, reason) in lost {
+            self.stop_waiting(token, reason);
         }
     }
 
