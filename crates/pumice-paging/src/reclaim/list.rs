@@ -8,7 +8,7 @@ use core::ops::DerefMut;
 
 /// A page's entry, or a list's head.
 ///
-/// The table is the owner's: [`Page::new`] is what it holds at first.
+/// The table is the owner's: [`Page::default`] is what it holds at first.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     /// Towards the head: the next younger.
@@ -70,6 +70,7 @@ impl Flags {
 
 impl Page {
     /// An entry of a new table.
+    #[doc(hidden)]
     pub const fn new() -> Page {
         Page { prev: 0, next: 0, stamp_and_flags: 0 }
     }
