@@ -12,6 +12,8 @@ use super::pages::Pages;
 const CLEARED_AT_ONCE: usize = 64;
 /// A mean is of a memory's worth of evictions, by this.
 const MEANS_PER_TURN: f64 = 4.0;
+/// The part by which a sample's pages count as fewer, and one page more.
+const MARGIN: f64 = 1.0 / 256.0;
 
 /// See the module's top.
 #[derive(Debug, Default)]
@@ -75,7 +77,8 @@ impl Census {
     /// it. `None` where little is noted.
     ///
     /// It is a mean, since in a loop the pages that are out are each time others. Where none of them is in the sample,
-    /// a small memory of that size would have all of the loop.
+    /// a small memory of that size would have all of the loop. So the mean is rounded down by [`MARGIN`] too, if the
+    /// sample is not all. A small memory that is a little too small makes no difference where all pages fit.
     pub fn sampled(&mut self, len: usize, room: usize) -> Option<usize> {
         if self.noted * 2 < len.max(1) {
             return None;
@@ -84,7 +87,8 @@ impl Census {
         let now = self.sampled as f64 * room / self.noted as f64;
         let mean = self.mean.get_or_insert(now);
         *mean += (now - *mean) * (MEANS_PER_TURN / room).min(1.0);
-        Some(*mean as usize)
+        let margin = if self.sampled < self.noted { 1.0 + *mean * MARGIN } else { 0.0 };
+        Some((*mean - margin) as usize)
     }
 }
 

@@ -10,7 +10,7 @@
 pub(super) const BUCKETS: usize = 128;
 pub(super) const EPOCHS_PER_TURN: usize = 64;
 /// Pairs of buckets that are looked for at a time: each time costs a look at all.
-const PLANNED: usize = 8;
+const PLANNED: usize = 16;
 /// Bits of a stamp that are the number within the epoch. 40 are the epoch: no memory turns over so often.
 const NUMBER_BITS: u32 = 16;
 const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
