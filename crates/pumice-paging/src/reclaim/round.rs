@@ -142,10 +142,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             victims: Vec::with_capacity(batch),
             dirty: Vec::with_capacity(batch),
             notes: Notes::default(),
-            looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE),
+            looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE.max(JUDGED_PER_PAGE)),
             gone: Vec::with_capacity(batch),
             found: Vec::new(),
-            oldest: Vec::new(),
+            oldest: Vec::with_capacity(batch * JUDGED_PER_PAGE),
             progress: Progress::default(),
         }
     }

@@ -31,6 +31,8 @@ const EVICTIONS_PER_TURN: usize = 16;
 /// Steps that putting an active page in order takes at most, and active pages that one call puts in order.
 const SORT_STEPS: usize = 32;
 const MOST_SORTED: usize = 4096;
+/// Active pages that become inactive for one eviction at most.
+const MOST_DEMOTED: usize = 16;
 /// Frames that the hand passes for one eviction at most.
 const HAND_STEPS: usize = 128;
 /// Pages that a look for the oldest passes, by those that it is for.
@@ -389,7 +391,11 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
     }
 
     fn choose_by_lirs(&mut self) -> Option<u32> {
-        while self.lists.nr_inactive < self.hir() && self.lists.nr_active > 0 {
+        // Where all inactive pages were unmapped, their place is taken little by little, so that no call takes long.
+        for _ in 0..MOST_DEMOTED {
+            if self.lists.nr_inactive >= self.hir() {
+                break;
+            }
             self.demote();
         }
         self.lists.tail(self.inactive())
@@ -440,5 +446,32 @@ impl<T: DerefMut<Target = [Page]>> Pages<T> {
         }
         // None where few of the frames have pages.
         rarest.map(|(_, page)| page).or_else(|| self.oldest_active())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::super::policy::Policy;
+    use super::super::Adaptive;
+    use super::*;
+
+    #[test]
+    fn the_place_of_inactive_pages_that_went_is_taken_little_by_little() {
+        const PAGES: u32 = 20_000;
+        let table = vec![Page::new(); Adaptive::table_len(PAGES as usize)];
+        let mut pages = Pages::new(table).with_rule(Rule::Lirs);
+        (0..PAGES).for_each(|page| pages.add(page, None));
+        pages.evict().expect("a page");
+        let is_inactive = |pages: &Pages<_>, page| {
+            pages.contains(page) && !pages.lists.page(page).flags().contains(Flags::ACTIVE)
+        };
+        let inactive: Vec<u32> = (0..PAGES).filter(|&page| is_inactive(&pages, page)).collect();
+        assert!(inactive.len() > 100, "{}", inactive.len());
+        inactive.into_iter().for_each(|page| pages.forget(page));
+        for nth in 1..100 {
+            pages.evict().expect("a page");
+            let many = (0..PAGES).filter(|&page| is_inactive(&pages, page)).count();
+            assert!(many <= (nth * MOST_DEMOTED).min(pages.hir()), "{many}");
+        }
     }
 }

@@ -18,10 +18,7 @@ use super::pages::{Pages, Rule, RULES};
 use super::Adaptive;
 
 /// Frames of a small memory.
-const MOST_FRAMES: usize = 640;
-/// One of so many pages is in the sample of a memory that is small itself, unless that has fewer frames than these.
-const FEW_SHARE: usize = 4;
-const FEW_FRAMES: usize = 128;
+const MOST_FRAMES: usize = 704;
 /// A small memory has room for its share of the frames, and for this part more.
 const MORE_FRAMES: usize = 4;
 /// Names for each frame, of them so many at each place.
@@ -119,7 +116,7 @@ fn hash(name: u64) -> u64 {
 impl Samples {
     /// For a memory of so many pages. `None` without memory for the samples, or without pages.
     pub fn new(pages: usize) -> Option<Samples> {
-        let share = pages.div_ceil(MOST_FRAMES).max((pages / FEW_FRAMES).clamp(1, FEW_SHARE));
+        let share = pages.div_ceil(MOST_FRAMES).max(1);
         let frames = pages / share;
         if frames == 0 {
             return None;
