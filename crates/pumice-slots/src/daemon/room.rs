@@ -60,6 +60,18 @@ impl Drop for Promise {
 }
 
 impl Room {
+    /// Nobody takes or gives up room meanwhile.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
+    /// Bytes that slots on their way have yet to populate.
+    #[cfg(test)]
+    pub fn promised(&self) -> u64 {
+        self.lock().promised
+    }
+
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.0.lock()
     }

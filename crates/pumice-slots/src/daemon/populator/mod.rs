@@ -5,6 +5,7 @@
 //! | [`job`] | a slot on its way, and the thread that has it |
 //! | [`worker`] | a thread and its work |
 //! | [`reading`] | a snapshot's file on its way into a slot |
+//! | [`closer`] | the end of slots that are given up half-way |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
@@ -24,6 +25,7 @@
 //! priority for the rest of the burst if this process may do that. (A thread may always go under `SCHED_IDLE`, but
 //! needs the right to come back.)
 
+mod closer;
 mod job;
 mod priority;
 mod reading;
@@ -40,6 +42,7 @@ use std::thread;
 use crate::settings::PaceSetting;
 use pumice_heap::scrub::PaceLimits;
 
+use closer::Closer;
 pub use job::{Job, WorkerId};
 pub use worker::Outcome;
 use worker::{Lane, Worker};
@@ -64,7 +67,9 @@ pub struct Shared {
     pub yields: AtomicU64,
     /// The memory that slots may take.
     pub room: Arc<Room>,
-    /// The rest of the urgent job on the shelf that has least left; `u64::MAX` without any.
+    /// Ends slots that are given up.
+    closer: Arc<Closer>,
+    /// The rest of the urgent job on the shelf that has least left and no snapshot's file; `u64::MAX` without any.
     least_waiting: AtomicU64,
     is_ending: AtomicBool,
 }
@@ -463,6 +468,39 @@ mod tests {
     }
 
     /// Ten slots, whose urgency changes all the time: each is populated once.
+    /// The end of a slot in the making takes a lock, which is held here: another thread waits for it.
+    #[test]
+    fn the_event_loop_ends_no_slot_itself() {
+        let (mut populator, events) = slow();
+        let room = Arc::clone(&populator.shared.room);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
+        populator.place();
+        until_begun(&populator);
+        // Taken from the thread that rests, and given to no other.
+        populator.set_urgent(LARGE, 1);
+        while !matches!(populator.workers[0].1, Occupation::Free) {
+            let event = events.recv_timeout(PATIENCE).expect("it says so");
+            let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+            assert!(matches!(outcome, Outcome::LetGo), "{outcome:?}");
+            populator.worked(worker, &job, &outcome);
+        }
+        assert!(room.promised() > 0);
+        let (done, is_done) = channel();
+        let held = room.hold();
+        let event_loop = thread::spawn(move || {
+            let last = Arc::clone(&populator.jobs[0].job);
+            populator.keep_only(|_| false);
+            drop(last);
+            done.send(()).expect("heard");
+        });
+        is_done.recv_timeout(PATIENCE).expect("it waits for nothing");
+        drop(held);
+        event_loop.join().expect("no panic");
+        while room.promised() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn none_is_lost_between_the_lanes() {
         let (mut populator, events) = slow();

@@ -341,7 +341,8 @@ fn burst(
             };
             let ((file, populating), promise) =
                 shared.room.take(key.bytes, key.pages, job.pool, make)?;
-            work.insert(Work { file, populating, promise, reading })
+            let closer = Arc::clone(&shared.closer);
+            work.insert(Work { file, populating, promise, reading, closer })
         }
     };
     let bytes = match &mut work.reading {
