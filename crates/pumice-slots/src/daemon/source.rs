@@ -234,16 +234,44 @@ pub fn is_open_for_writing(file: &OwnedFd) -> bool {
 const F_SETSIG: libc::c_int = 10;
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{symlink, PermissionsExt};
 
     use super::*;
 
+    /// A folder that is this user's alone.
+    pub fn folder_in(place: &Path) -> tempfile::TempDir {
+        let folder = tempfile::tempdir_in(place).expect("a folder");
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
+        folder
+    }
+
+    /// That of temporary files, or one in memory where those are on a file system that is refused, as in containers.
+    pub fn trusted_place() -> PathBuf {
+        let place = std::env::temp_dir();
+        let file = tempfile::tempfile_in(&place).expect("a file");
+        match Version::of(&file).expect("open").times {
+            Times::Ours | Times::InMemory => place,
+            _ => "/dev/shm".into(),
+        }
+    }
+
+    /// A folder there.
+    pub fn trusted_folder() -> tempfile::TempDir {
+        folder_in(&trusted_place())
+    }
+
+    /// The file as it is, once a change would be seen.
+    pub fn settled(path: &Path) -> Source {
+        let (since, (_, version)) = (Instant::now(), open(path).expect("a file"));
+        std::thread::sleep(version.settles_in(Duration::ZERO));
+        Source { path: path.into(), version, since }
+    }
+
     #[test]
     fn a_change_is_another_version() {
-        let place = tempfile::tempdir().expect("a folder");
-        fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+        let place = trusted_folder();
         let path = place.path().join("file");
         fs::write(&path, "one").expect("written");
         let first = look(&path).expect("a file");
@@ -264,8 +292,7 @@ mod tests {
 
     #[test]
     fn other_things_are_refused_in_a_line() {
-        let place = tempfile::tempdir().expect("a folder");
-        fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+        let place = trusted_folder();
         fs::write(place.path().join("empty"), "").expect("written");
         symlink("loop", place.path().join("loop")).expect("a link");
         for name in ["missing", "empty", "loop", ".", "empty/x"] {

@@ -226,10 +226,10 @@ impl Populator {
                 thread.give(job);
             }
         }
-        let waiting = self.jobs.iter().filter(|entry| {
-            let job = &entry.job;
-            entry.is_shelved_in(Lane::Urgent) && self.file_may_have_thread(Lane::Urgent, job)
-        });
+        let waiting = self
+            .jobs
+            .iter()
+            .filter(|entry| entry.is_shelved_in(Lane::Urgent) && entry.job.source.is_none());
         let least = waiting.map(|entry| entry.job.left_bytes()).min().unwrap_or(u64::MAX);
         self.shared.least_waiting.store(least, Ordering::Relaxed);
     }
@@ -379,6 +379,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::daemon::room::Pool;
+    use crate::daemon::source::tests::{settled, trusted_folder};
     use crate::daemon::source::{Source, Version};
     use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
@@ -467,7 +468,6 @@ mod tests {
         assert!(matches!(event, Event::Worked(_, _, Outcome::Cancelled)), "{event:?}");
     }
 
-    /// Ten slots, whose urgency changes all the time: each is populated once.
     /// The end of a slot in the making takes a lock, which is held here: another thread waits for it.
     #[test]
     fn the_event_loop_ends_no_slot_itself() {
@@ -501,6 +501,7 @@ mod tests {
         }
     }
 
+    /// Ten slots, whose urgency changes all the time: each is populated once.
     #[test]
     fn none_is_lost_between_the_lanes() {
         let (mut populator, events) = slow();
@@ -556,7 +557,8 @@ mod tests {
                 populator.jobs[index].worker = Some(id);
             }
         };
-        let file = tempfile::NamedTempFile::new().expect("a file");
+        let folder = trusted_folder();
+        let file = tempfile::tempfile_in(&folder).expect("a file");
         let version = Version::of(&file).expect("open");
         for name in ["one", "two", "three"] {
             let key = Key { snapshot: name.parse().ok(), ..LARGE };
@@ -573,6 +575,29 @@ mod tests {
         (0..4).for_each(|_| assert_eq!(next_ready(&mut populator, &events), SMALL));
         // Nor do threads let go of their jobs for one that gets no thread.
         assert_eq!(populator.shared.least_waiting(), u64::MAX);
+
+        // A snapshot's thread does not let go for a slot that waits for a thread of the other kind.
+        let most = std::mem::replace(&mut populator.most_urgent, 1);
+        let long = populator.add_worker(Lane::Urgent).expect("a thread") as usize;
+        let job = Arc::new(Job::new(SMALL, Pool::Fixed));
+        populator.workers[long].1 = Occupation::Busy(job);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
+        populator.set_urgent(SMALL, 1);
+        let there = folder.path().join("there");
+        std::fs::write(&there, [1; 1 << 20]).expect("written");
+        let source = settled(&there);
+        let key = Key { bytes: 1 << 20, snapshot: "there".parse().ok(), ..LARGE };
+        populator.begin(Job::new(key, Pool::Fixed).with_source(Some(source)));
+        populator.set_urgent(key, 1);
+        populator.place();
+        assert_eq!(populator.shared.least_waiting(), SMALL.bytes);
+        let event = events.recv_timeout(PATIENCE).expect("it says something");
+        let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+        assert!(matches!(outcome, Outcome::Populated(_)), "{outcome:?}");
+        populator.worked(worker, &job, &outcome);
+        populator.workers[long].1 = Occupation::Free;
+        populator.most_urgent = most;
+        assert_eq!(next_ready(&mut populator, &events), SMALL);
 
         // In the background it holds up others until it is not wanted any more.
         let key = Key { snapshot: "four".parse().ok(), ..LARGE };
