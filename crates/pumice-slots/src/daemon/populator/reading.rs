@@ -16,7 +16,8 @@
 //!
 //! Not seen is a program that maps the file, writes to it and is gone in between, on a file system that keeps no times
 //! of that (tmpfs). Where no lease can be had (a file of another user's, unless the daemon is root; NFS, SMB, 9p, Ceph)
-//! only the times are looked at. A lease on FUSE says nothing of other machines.
+//! only the times are looked at. A lease on FUSE says nothing of other machines. A file on a stacked file system is
+//! refused, since a lease there says nothing of programs that have it mapped.
 
 use std::fmt::Display;
 use std::io;
