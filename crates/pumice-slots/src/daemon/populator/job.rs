@@ -79,6 +79,8 @@ pub struct Job {
     is_urgent: AtomicBool,
     /// Relaxed: a thread that sees it late populates one burst more.
     is_cancelled: AtomicBool,
+    /// Relaxed: the event loop's alone.
+    is_stuck: AtomicBool,
     holder: AtomicU32,
     /// Nothing before the first burst. The thread that has the job in hand locks it, so no thread waits for it.
     work: Mutex<Option<Work>>,
@@ -95,6 +97,7 @@ impl Job {
             passed_bytes: AtomicU64::new(0),
             is_urgent: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
             holder: AtomicU32::new(SHELF),
             work: Mutex::new(None),
         }
@@ -147,6 +150,16 @@ impl Job {
     /// The event loop says so.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its file system does not answer: it goes on where that does.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// The event loop says so.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.is_stuck.store(stuck, Ordering::Relaxed);
     }
 
     /// The event loop means it for a thread, which is to be told.

@@ -17,8 +17,8 @@
 //! hold up a large one for ever: no more may pass it than its own size.
 //!
 //! A read that the file system does not answer keeps its thread. Urgent slots of other files, and those of none, have
-//! other threads. In the background it holds up all, until its slot is not wanted any more: then another thread is
-//! started.
+//! other threads. In the background it holds up all, until a look at the file has no answer either, or its slot is not
+//! wanted any more: then another thread is started. The slot goes on when there is an answer.
 //!
 //! A job that becomes urgent goes over to the other lane, partly populated. That waits for the thread that
 //! has it only in the middle of a burst. An idle thread may be held off there for a second, so it is raised to normal
@@ -284,6 +284,13 @@ impl Populator {
         }
     }
 
+    /// These jobs' file systems do not answer: no thread goes there, and those that are there count no more.
+    pub fn set_stuck(&mut self, is_stuck: impl Fn(&Job) -> bool) {
+        for entry in &self.jobs {
+            entry.job.set_stuck(is_stuck(&entry.job));
+        }
+    }
+
     /// Other jobs are wanted no more, and not waited for: a thread may have one in hand that the file system does not
     /// answer. Returns their classes.
     pub fn keep_only(&mut self, is_wanted: impl Fn(&Job) -> bool) -> Vec<Key> {
@@ -327,8 +334,11 @@ impl Populator {
         has_room && self.file_may_have_thread(lane, job)
     }
 
-    /// Whether a job's file, if it has one, has not as many of a lane's threads yet as it may.
+    /// Whether a job's file, if it has one, answers, and has not as many of a lane's threads yet as it may.
     fn file_may_have_thread(&self, lane: Lane, job: &Job) -> bool {
+        if job.is_stuck() {
+            return false;
+        }
         let most = match lane {
             Lane::Background => self.threads,
             Lane::Urgent => self.most_urgent.div_ceil(2),
@@ -342,7 +352,8 @@ impl Populator {
     }
 
     fn working_in_background(&self) -> usize {
-        self.busy(Lane::Background).filter(|job| !job.is_cancelled()).count()
+        let is_expected = |job: &&Job| !job.is_cancelled() && !job.is_stuck();
+        self.busy(Lane::Background).filter(is_expected).count()
     }
 
     fn busy(&self, lane: Lane) -> impl Iterator<Item = &Job> {
@@ -606,7 +617,18 @@ mod tests {
         populator.begin(job());
         hangs(&mut populator, Lane::Background);
         assert!(!populator.has_room());
-        assert_eq!(populator.keep_only(|job| job.key != key), [key]);
+        // Nor where nothing is heard of the file; then it goes on.
+        populator.set_stuck(|job| job.key == key);
+        assert!(populator.has_room());
+        populator.begin(job());
+        populator.set_stuck(|job| job.key == key);
+        populator.place();
+        assert!(populator.has_room(), "no thread goes where nobody answers");
+        populator.set_stuck(|_| false);
+        assert!(!populator.has_room());
+        let is_theirs = |job: &&Job| job.key == key;
+        assert_eq!(populator.jobs().filter(is_theirs).count(), 2, "nothing is thrown away");
+        assert_eq!(populator.keep_only(|job| job.key != key), [key, key]);
         assert!(populator.has_room());
         populator.begin(job());
         assert!(populator.has_room(), "no other thread goes the same way");

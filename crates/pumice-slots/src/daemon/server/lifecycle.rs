@@ -11,6 +11,7 @@ use super::super::connection::ConnectionState;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
+use super::snapshots::Snapshots;
 use super::{most_connections, Server};
 
 /// How long a class rests that could not be populated.
@@ -25,15 +26,22 @@ impl Server {
         let now = Instant::now();
         self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
+        // Threads that read their files may never come back.
+        self.populator.set_stuck(|job| self.snapshots.is_stuck(job));
+        let job = |snapshots: &Snapshots, key| {
+            let job = Job::new(key, pool).with_source(snapshots.source(key));
+            job.set_stuck(snapshots.is_stuck(&job));
+            job
+        };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
+            self.populator.begin(job(&self.snapshots, key));
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
+            self.populator.begin(job(&self.snapshots, key));
         }
         self.populator.place();
     }
