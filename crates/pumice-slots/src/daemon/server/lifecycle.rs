@@ -17,6 +17,9 @@ use super::{most_connections, Server};
 /// How long a class rests that could not be populated.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// How long the end waits for ready slots to be given back. The kernel would take as long.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
 impl Server {
     /// Gives threads jobs: first the slots that clients wait for, then others that there is room for.
     pub(super) fn populate(&mut self) {
@@ -242,6 +245,9 @@ impl Server {
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }
+        // A thread that reads a file whose server does not answer keeps this process, and all that it has open.
+        self.reaper.finish(CLOSE_PATIENCE);
+        self.directory.unlock();
         // Descriptors that clients have sent and nobody has read may take as long to close as the clients
         // please. The kernel closes them when the process ends, and does not wait then.
         std::mem::forget(self);
