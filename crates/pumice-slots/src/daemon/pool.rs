@@ -415,7 +415,8 @@ impl Class {
 
     /// Slots that are populated are owed no more.
     fn settle(&mut self) {
-        let missing = self.missing() + self.populating + self.ending;
+        // Those that lack also where the size is not known yet.
+        let missing = self.wanted.saturating_sub(self.in_all()).max(self.populating) + self.ending;
         self.owed.keep_last(missing as usize);
     }
 
@@ -684,6 +685,19 @@ mod tests {
         pool.forget(web, 1);
         assert_eq!(pool.classes()[0].waited_for(), 1);
         assert!(pool.classes()[0].looking.is_empty());
+    }
+
+    #[test]
+    fn slots_of_a_file_that_is_not_known_yet_are_owed() {
+        let web = Key { snapshot: "web".parse().ok(), ..SMALL };
+        let mut pool = Pool::default();
+        assert!(pool.configure(&[(web, 2)]).is_empty());
+        fill(&mut pool);
+        assert!(pool.take(web, 1, tenant(1)).is_some());
+        assert_eq!(pool.configure(&[(Key { bytes: 0, ..web }, 2)]).len(), 1);
+        pool.ending(web, 1);
+        pool.ended(web);
+        assert_eq!(pool.classes()[0].owed.of(1), 1);
     }
 
     /// A request that came later can't be served yet, and comes first in turn.

@@ -111,10 +111,11 @@ impl Server {
         if !self.host.shows_progress() || self.all_ready_said {
             return;
         }
-        let (mut done, mut all) = (0, 0);
+        let (mut done, mut all) = (0u64, 0u64);
         for row in self.class_rows().chain(self.snapshot_rows().iter().map(|row| row.class)) {
-            done += u64::from(row.ready + row.leased) * row.bytes + row.populating_bytes;
-            all += u64::from(row.wanted) * row.bytes;
+            let there = row.bytes.saturating_mul(u64::from(row.ready + row.leased));
+            done = row.populating_bytes.saturating_add(there).saturating_add(done);
+            all = row.bytes.saturating_mul(u64::from(row.wanted)).saturating_add(all);
         }
         let (ready, wanted) = self.pool.readiness();
         self.host.show_progress(done, all, &format!("{ready} of {wanted} slots ready"));
