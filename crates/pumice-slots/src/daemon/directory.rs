@@ -133,7 +133,8 @@ fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
     ServeError::system(if is_killed(pid) {
         format!(
             "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
-             a tenant's or of a snapshot lets go of it; end the tenant, have the file system answer, or give this daemon a folder of its own with \
+             a tenant's or of a snapshot lets go of it; end the tenant, have the file system \
+             answer, or give this daemon a folder of its own with \
              --dir, and --socket"
         )
     } else if is_loose {

@@ -7,7 +7,8 @@
 //! time of change (ctime) to that of the clock's last tick, or to its last whole second on some file systems. So a file
 //! that changed just before may change once more and look the same. [`Version::settles_in`] is for that.
 //!
-//! That is so on file systems that are known to do it ([`TRUSTED`]). Of all others no more is relied on than that a change
+//! That is so on file systems that are known to do it ([`TRUSTED`]). Of all others no more is relied on than that a
+//! change
 //! is another version: only the time counts in which this daemon has seen the same one. On a stacked one (overlayfs)
 //! not even that holds, and a file there is refused.
 //!
@@ -37,8 +38,10 @@ const TICKS: Duration = Duration::from_millis(50);
 const SECONDS: Duration = Duration::from_millis(2_050);
 /// File systems whose read leases need leave of a server: NFS, SMB and CIFS.
 const LEASED_BY_SERVERS: [u32; 3] = [0x6969, 0xfe53_4d42, 0xff53_4d42];
-/// File systems that set the times by this machine's clock, also on writes through a mapping, and know all programs that
-/// have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody writes to:
+/// File systems that set the times by this machine's clock, also on writes through a mapping, and know all programs
+/// that
+/// have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody
+/// writes to:
 /// SquashFS, EROFS, ISO 9660 and UDF.
 const TRUSTED: [u32; 11] = [
     0xef53,
@@ -53,7 +56,8 @@ const TRUSTED: [u32; 11] = [
     0x9660,
     0x1501_3346,
 ];
-/// File systems above others: overlayfs, eCryptfs, Unionfs and Aufs. A program that has a file there mapped writes to the
+/// File systems above others: overlayfs, eCryptfs, Unionfs and Aufs. A program that has a file there mapped writes
+/// to the
 /// one below, and a lease here is had all the same.
 const STACKED: [u32; 4] = [0x794c_7630, 0xf15f, 0xf15f_083d, 0x6175_6673];
 /// tmpfs, ramfs and hugetlbfs.
@@ -356,7 +360,8 @@ pub mod tests {
         assert!(look(&open.join("link")).is_ok(), "the daemon's user or root made it there");
     }
 
-    /// A program that writes to a mapping of a file on overlayfs writes to the one below: no time of the upper one changes
+    /// A program that writes to a mapping of a file on overlayfs writes to the one below: no time of the upper one
+    /// changes
     /// if that is in memory, and a lease is had.
     #[test]
     fn only_file_systems_that_are_known_are_trusted() {
