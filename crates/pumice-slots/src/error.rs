@@ -59,7 +59,7 @@ impl ServeError {
     /// A call failed on something that was configured. That may have nothing wrong with it where the machine is short
     /// of descriptors or memory, or a device or a network fails.
     pub(crate) fn of(error: &io::Error, message: impl Into<String>) -> ServeError {
-        const OUTSIDE: [i32; 10] = [
+        const OUTSIDE: [i32; 13] = [
             libc::EMFILE,
             libc::ENFILE,
             libc::ENOMEM,
@@ -68,6 +68,9 @@ impl ServeError {
             libc::ESTALE,
             libc::ETIMEDOUT,
             libc::ENOTCONN,
+            libc::ECONNABORTED,
+            libc::EAGAIN,
+            libc::ENODEV,
             libc::EHOSTDOWN,
             libc::EHOSTUNREACH,
         ];

@@ -31,7 +31,7 @@ const ATTEMPTS: u32 = 16;
 pub struct Directory {
     path: PathBuf,
     /// The process that has it open has the lock.
-    _lock: File,
+    lock: File,
 }
 
 impl Directory {
@@ -47,7 +47,13 @@ impl Directory {
         let _ = lock.set_len(0);
         let _ = (&lock).rewind();
         let _ = writeln!(&lock, "{}", std::process::id());
-        Ok(Directory { path, _lock: lock })
+        Ok(Directory { path, lock })
+    }
+
+    /// Gives up the lock: threads that the kernel holds up may keep it open for long.
+    pub fn unlock(&self) {
+        // It can only fail where nothing was locked.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 
     /// Where the daemon listens unless it is told otherwise.
@@ -127,7 +133,8 @@ fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
     ServeError::system(if is_killed(pid) {
         format!(
             "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
-             a tenant's lets go of it; end the tenant, or give this daemon a folder of its own with \
+             a tenant's or of a snapshot lets go of it; end the tenant, have the file system \
+             answer, or give this daemon a folder of its own with \
              --dir, and --socket"
         )
     } else if is_loose {
@@ -166,6 +173,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn the_lock_can_be_given_up_before_the_end() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().expect("a folder");
+        let ours = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&place, ours).expect("ours");
+        let first = Directory::open(Some(place.path())).expect("locked");
+        assert!(Directory::open(Some(place.path())).is_err(), "one daemon in each");
+        first.unlock();
+        Directory::open(Some(place.path())).expect("the next one");
+    }
 
     #[test]
     fn killed_and_running_daemons_are_told_apart() {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use crate::peer::credentials;
-use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
+use rustix::net::{accept_with, shutdown, sockopt, Shutdown, SocketFlags, SocketType};
 
 use super::allow::Peer;
 use crate::serving::bound::{Bound, Neighbours};
@@ -56,6 +56,8 @@ impl Listener {
     pub fn remove(&self) {
         if let Some(bound) = &self.bound {
             bound.remove();
+            // Those that have the path open already are refused, too. (systemd's socket is not ours to end.)
+            let _ = shutdown(&self.socket, Shutdown::Both);
         }
     }
 }

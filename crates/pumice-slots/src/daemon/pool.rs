@@ -75,6 +75,8 @@ pub struct Class {
     /// Of those leased, whose memory is going.
     ending: u32,
     waiting: WaitQueue,
+    /// Of those that wait, clients that wait for a look only: no slot is made sooner for them.
+    looking: Vec<Token>,
     owed: Owed,
     /// No new attempt before this, after one that failed or a change of the snapshot's file.
     retry_at: Option<Instant>,
@@ -194,6 +196,7 @@ impl Pool {
         if class.waiting.serve(token) == Precedence::Turn {
             self.out_of_order += 1;
         }
+        class.looking.retain(|&other| other != token);
         class.leased += 1;
         self.tags.charge(taker.user, key.bytes);
         Some(slot)
@@ -214,10 +217,19 @@ impl Pool {
         }
     }
 
+    /// The same of one that takes a slot only if it is ready when the snapshot's file has been looked at.
+    pub fn wait_for_look(&mut self, key: Key, token: Token, taker: Taker) {
+        self.wait(key, token, taker);
+        if let Some(class) = self.class_mut(key) {
+            class.looking.push(token);
+        }
+    }
+
     /// Removes a waiting client.
     pub fn forget(&mut self, key: Key, token: Token) {
         if let Some(class) = self.class_mut(key) {
             class.waiting.remove(token);
+            class.looking.retain(|&other| other != token);
         }
         self.drop_unused();
     }
@@ -356,6 +368,7 @@ impl Class {
             ending: 0,
             owed: Owed::default(),
             waiting: WaitQueue::default(),
+            looking: Vec::new(),
             retry_at: None,
         }
     }
@@ -402,7 +415,8 @@ impl Class {
 
     /// Slots that are populated are owed no more.
     fn settle(&mut self) {
-        let missing = self.missing() + self.populating + self.ending;
+        // Those that lack also where the size is not known yet.
+        let missing = self.wanted.saturating_sub(self.in_all()).max(self.populating) + self.ending;
         self.owed.keep_last(missing as usize);
     }
 
@@ -412,7 +426,7 @@ impl Class {
 
     /// Slots that clients wait for and that are not ready.
     pub fn waited_for(&self) -> usize {
-        self.waiting.len().saturating_sub(self.ready.len())
+        self.waiting.len().saturating_sub(self.looking.len() + self.ready.len())
     }
 
     fn take_surplus(&mut self) -> Vec<ReadySlot> {
@@ -653,6 +667,37 @@ mod tests {
         // One of which nothing was made.
         assert!(pool.configure(&[(web, 2)]).is_empty() && pool.configure(&[]).is_empty());
         assert!(pool.classes().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_made_for_requests_that_do_not_wait() {
+        let web = Key { snapshot: "web".parse().ok(), ..SMALL };
+        let (mut pool, now) = (Pool::default(), Instant::now());
+        assert!(pool.configure(&[(web, 2)]).is_empty());
+        for token in 0..2 {
+            pool.wait_for_look(web, token, OTHER);
+        }
+        assert_eq!((pool.classes()[0].waited_for(), pool.begin_urgent(now)), (0, None));
+        pool.wait(web, 3, OTHER);
+        assert_eq!(pool.begin_urgent(now), Some(web));
+        assert!(pool.populated(web, slot(web)).is_none());
+        assert_eq!(pool.take_next(web, |token| token == 0).map(|(token, _)| token), Some(0));
+        pool.forget(web, 1);
+        assert_eq!(pool.classes()[0].waited_for(), 1);
+        assert!(pool.classes()[0].looking.is_empty());
+    }
+
+    #[test]
+    fn slots_of_a_file_that_is_not_known_yet_are_owed() {
+        let web = Key { snapshot: "web".parse().ok(), ..SMALL };
+        let mut pool = Pool::default();
+        assert!(pool.configure(&[(web, 2)]).is_empty());
+        fill(&mut pool);
+        assert!(pool.take(web, 1, tenant(1)).is_some());
+        assert_eq!(pool.configure(&[(Key { bytes: 0, ..web }, 2)]).len(), 1);
+        pool.ending(web, 1);
+        pool.ended(web);
+        assert_eq!(pool.classes()[0].owed.of(1), 1);
     }
 
     /// A request that came later can't be served yet, and comes first in turn.

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::{socket, SlotFile};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -148,6 +149,14 @@ impl Reaper {
     /// Truncates a slot that was never leased.
     pub fn discard(&self, file: SlotFile) {
         self.slots.take(None, Corpse::Unused(file));
+    }
+
+    /// Waits until all slots that were never leased are truncated, but not for longer.
+    pub fn finish(&self, most: Duration) {
+        let until = Instant::now() + most;
+        while self.slots.state().queues.left(None) > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Closes a descriptor that a user sent.

@@ -60,6 +60,18 @@ impl Drop for Promise {
 }
 
 impl Room {
+    /// Nobody takes or gives up room meanwhile.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
+    /// Bytes that slots on their way have yet to populate.
+    #[cfg(test)]
+    pub fn promised(&self) -> u64 {
+        self.lock().promised
+    }
+
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.0.lock()
     }
@@ -83,7 +95,7 @@ impl Room {
                 bytes
             }
             PageKind::Hugetlb2M | PageKind::Hugetlb1G => {
-                check_hugetlb(bytes, pages, pool, &mut taken.grown)?;
+                check_hugetlb(bytes, pages, pool, &mut taken)?;
                 0
             }
         };
@@ -128,12 +140,7 @@ fn check_memory(bytes: u64, promised: u64) -> Result<(), String> {
 }
 
 /// Looks whether the pool has pages that are neither used nor promised, and asks for more if it may.
-fn check_hugetlb(
-    bytes: u64,
-    pages: PageKind,
-    pool: Pool,
-    grown: &mut [u64; 2],
-) -> Result<(), String> {
+fn check_hugetlb(bytes: u64, pages: PageKind, pool: Pool, taken: &mut Taken) -> Result<(), String> {
     let need = bytes / pages.granule();
     let free =
         || Some(read(pages, "free_hugepages")?.saturating_sub(read(pages, "resv_hugepages")?));
@@ -144,19 +151,21 @@ fn check_hugetlb(
         return Ok(());
     }
     let all = read(pages, "nr_hugepages").unwrap_or(0);
-    let (wanted, file) = (all + need - before, file(pages, "nr_hugepages"));
+    let (wanted, file) = (all.saturating_add(need - before), file(pages, "nr_hugepages"));
     if pool == Pool::Fixed {
         return Err(format!(
             "the kernel's pool has {before} free {pages} pages of {need}; try 'echo {wanted} > {file}', \
              or --grow-hugetlb"
         ));
     }
+    // The kernel would take them from all others, and swap those out.
+    check_memory((need - before).saturating_mul(pages.granule()), taken.promised)?;
     fs::write(&file, wanted.to_string())
         .map_err(|error| format!("the kernel's pool can't be raised: {file}: {error}"))?;
     if free() >= Some(need) {
         // The pages by which it really rose: others may change it too.
         let now = read(pages, "nr_hugepages").unwrap_or(all);
-        grown[index(pages)] += now.saturating_sub(all).min(need - before);
+        taken.grown[index(pages)] += now.saturating_sub(all).min(need - before);
         return Ok(());
     }
     // Fewer pages than the slot needs are of no use.
@@ -175,6 +184,18 @@ fn read(pages: PageKind, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pool_is_not_raised_by_memory_that_is_not_free() {
+        let pages = PageKind::Hugetlb2M;
+        let (Some(before), Some(_)) = (read(pages, "nr_hugepages"), memory::free_bytes()) else {
+            return eprintln!("skipped: no hugetlb pages, or nobody knows how much is free");
+        };
+        let room = Arc::new(Room::default());
+        let why = room.take(1 << 50, pages, Pool::Grows, || Ok(())).expect_err("there is no room");
+        assert!(why.contains("must stay free"), "{why}");
+        assert_eq!(read(pages, "nr_hugepages"), Some(before));
+    }
 
     #[test]
     fn what_is_promised_is_not_promised_twice() {

@@ -91,7 +91,7 @@ pub struct Server {
     host: Box<dyn Host>,
     plan: Plan,
     /// Held until the end: it is the lock.
-    _directory: Directory,
+    directory: Directory,
     listener: Option<Listener>,
     metrics: Option<Serving>,
     /// Whether the listener takes descriptors.
@@ -172,7 +172,7 @@ impl Server {
         let server = Server {
             host,
             plan,
-            _directory: directory,
+            directory,
             listener: Some(listener),
             metrics,
             rights: Rights::Passed,

@@ -7,6 +7,11 @@
 //! time of change (ctime) to that of the clock's last tick, or to its last whole second on some file systems. So a file
 //! that changed just before may change once more and look the same. [`Version::settles_in`] is for that.
 //!
+//! That is so on file systems that are known to do it ([`TRUSTED`]). Of all others no more is relied on than that a
+//! change
+//! is another version: only the time counts in which this daemon has seen the same one. On a stacked one (overlayfs)
+//! not even that holds, and a file there is refused.
+//!
 //! A file system in memory keeps no time of writes through a mapping. A look there asks whether a program has the file
 //! open for writing, which it has as long as it has it mapped so.
 
@@ -33,21 +38,28 @@ const TICKS: Duration = Duration::from_millis(50);
 const SECONDS: Duration = Duration::from_millis(2_050);
 /// File systems whose read leases need leave of a server: NFS, SMB and CIFS.
 const LEASED_BY_SERVERS: [u32; 3] = [0x6969, 0xfe53_4d42, 0xff53_4d42];
-/// Others whose times another machine may set: FUSE and virtiofs, 9p, Ceph, AFS (two), Coda, Lustre, OrangeFS, OCFS2,
-/// GFS2 and VirtualBox's.
-const OTHERS_CLOCKS: [u32; 11] = [
-    0x6573_5546,
-    0x0102_1997,
-    0x00c3_6400,
-    0x5346_414f,
-    0x6b41_4653,
-    0x7375_7245,
-    0x0bd0_0bd0,
-    0x2003_0528,
-    0x7461_636f,
-    0x0116_1970,
-    0x786f_4256,
+/// File systems that set the times by this machine's clock, also on writes through a mapping, and know all programs
+/// that
+/// have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody
+/// writes to:
+/// SquashFS, EROFS, ISO 9660 and UDF.
+const TRUSTED: [u32; 11] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x4d44,
+    0x2011_bab0,
+    0x7371_7368,
+    0xe0f5_e1e2,
+    0x9660,
+    0x1501_3346,
 ];
+/// File systems above others: overlayfs, eCryptfs, Unionfs and Aufs. A program that has a file there mapped writes
+/// to the
+/// one below, and a lease here is had all the same.
+const STACKED: [u32; 4] = [0x794c_7630, 0xf15f, 0xf15f_083d, 0x6175_6673];
 /// tmpfs, ramfs and hugetlbfs.
 const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
@@ -67,10 +79,24 @@ pub struct Version {
 enum Times {
     /// They are of this machine's clock.
     Ours,
-    /// They may be of another machine's clock.
+    /// They may be of another machine's clock, as on all file systems that are not known to be otherwise.
     Others,
+    /// They may not tell of writes at all, nor does a lease: a stacked file system.
+    Stacked,
     /// They are of this machine's clock, and do not tell of writes through a mapping.
     InMemory,
+}
+
+impl Times {
+    /// Those on a kind of file system, by its number in statfs(2).
+    fn on(kind: u32) -> Times {
+        match kind {
+            kind if IN_MEMORY.contains(&kind) => Times::InMemory,
+            kind if TRUSTED.contains(&kind) => Times::Ours,
+            kind if STACKED.contains(&kind) => Times::Stacked,
+            _ => Times::Others,
+        }
+    }
 }
 
 impl Version {
@@ -80,13 +106,7 @@ impl Version {
     /// As statx(2) and fstatfs(2).
     pub fn of(file: impl AsFd) -> io::Result<Version> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        let times = match fstatfs(&file)?.f_type as u32 {
-            kind if LEASED_BY_SERVERS.contains(&kind) || OTHERS_CLOCKS.contains(&kind) => {
-                Times::Others
-            }
-            kind if IN_MEMORY.contains(&kind) => Times::InMemory,
-            _ => Times::Ours,
-        };
+        let times = Times::on(fstatfs(&file)?.f_type as u32);
         let status = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
         Ok(Version {
             device: (status.stx_dev_major, status.stx_dev_minor),
@@ -113,7 +133,7 @@ impl Version {
     pub fn settles_in(&self, seen: Duration) -> Duration {
         let age = match self.times {
             Times::Ours | Times::InMemory => self.age().map_or(seen, |age| age.max(seen)),
-            Times::Others => seen,
+            Times::Others | Times::Stacked => seen,
         };
         let granule = if self.changed.1 == 0 { SECONDS } else { TICKS };
         granule.saturating_sub(age)
@@ -181,6 +201,9 @@ pub fn open(path: &Path) -> Result<(OwnedFd, Version), ServeError> {
             continue;
         }
         let version = Version::of(&file).map_err(broken)?;
+        if version.times == Times::Stacked {
+            return Err(refused(STACKED_ABOVE));
+        }
         if version.bytes == 0 {
             return Err(refused("it is empty"));
         }
@@ -209,6 +232,11 @@ pub fn fails(path: &Path, why: &str) -> String {
 /// The reason that [`is_open_for_writing`] gives.
 pub const OPEN_FOR_WRITING: &str = "a program has it open for writing";
 
+/// Why a file is refused on overlayfs and the like.
+const STACKED_ABOVE: &str =
+    "it is on a file system above another (overlayfs or the like), which does not tell of all \
+    writes; give its path on the one below";
+
 /// Whether a program has the file open for writing, or mapped so: a read lease can't be had then. `false` where there
 /// are no leases.
 pub fn is_open_for_writing(file: &OwnedFd) -> bool {
@@ -234,16 +262,44 @@ pub fn is_open_for_writing(file: &OwnedFd) -> bool {
 const F_SETSIG: libc::c_int = 10;
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{symlink, PermissionsExt};
 
     use super::*;
 
+    /// A folder that is this user's alone.
+    pub fn folder_in(place: &Path) -> tempfile::TempDir {
+        let folder = tempfile::tempdir_in(place).expect("a folder");
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
+        folder
+    }
+
+    /// That of temporary files, or one in memory where those are on a file system that is refused, as in containers.
+    pub fn trusted_place() -> PathBuf {
+        let place = std::env::temp_dir();
+        let file = tempfile::tempfile_in(&place).expect("a file");
+        match Version::of(&file).expect("open").times {
+            Times::Ours | Times::InMemory => place,
+            _ => "/dev/shm".into(),
+        }
+    }
+
+    /// A folder there.
+    pub fn trusted_folder() -> tempfile::TempDir {
+        folder_in(&trusted_place())
+    }
+
+    /// The file as it is, once a change would be seen.
+    pub fn settled(path: &Path) -> Source {
+        let (since, (_, version)) = (Instant::now(), open(path).expect("a file"));
+        std::thread::sleep(version.settles_in(Duration::ZERO));
+        Source { path: path.into(), version, since }
+    }
+
     #[test]
     fn a_change_is_another_version() {
-        let place = tempfile::tempdir().expect("a folder");
-        fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+        let place = trusted_folder();
         let path = place.path().join("file");
         fs::write(&path, "one").expect("written");
         let first = look(&path).expect("a file");
@@ -264,8 +320,7 @@ mod tests {
 
     #[test]
     fn other_things_are_refused_in_a_line() {
-        let place = tempfile::tempdir().expect("a folder");
-        fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+        let place = trusted_folder();
         fs::write(place.path().join("empty"), "").expect("written");
         symlink("loop", place.path().join("loop")).expect("a link");
         for name in ["missing", "empty", "loop", ".", "empty/x"] {
@@ -303,6 +358,27 @@ mod tests {
         fs::remove_file(place.path().join("link")).expect("ours");
         fs::remove_file(open.join("file")).expect("ours");
         assert!(look(&open.join("link")).is_ok(), "the daemon's user or root made it there");
+    }
+
+    /// A program that writes to a mapping of a file on overlayfs writes to the one below: no time of the upper one
+    /// changes
+    /// if that is in memory, and a lease is had.
+    #[test]
+    fn only_file_systems_that_are_known_are_trusted() {
+        for (kind, times) in [
+            (0xef53, Times::Ours),
+            (0x5846_5342, Times::Ours),
+            (0x0102_1994, Times::InMemory),
+            (0x794c_7630, Times::Stacked),
+            (0xf15f, Times::Stacked),
+            // NFS, FUSE, ZFS, and one that nobody knows.
+            (0x6969, Times::Others),
+            (0x6573_5546, Times::Others),
+            (0x2fc1_2fc1, Times::Others),
+            (0x1234_5678, Times::Others),
+        ] {
+            assert_eq!(Times::on(kind), times, "{kind:x}");
+        }
     }
 
     #[test]

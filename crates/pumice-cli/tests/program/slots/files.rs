@@ -18,7 +18,7 @@ use rustix::process::{prlimit, Pid, Resource, Rlimit};
 
 use crate::slots::snapshots::{daemon, has, lease, name, noise, place, reason, replace, until};
 use crate::slots::{as_user, is_root, Daemon, PATIENCE};
-use crate::support::Folder;
+use crate::support::{folder, folder_in, pumice, stderr, Folder};
 
 /// Runs a test whose mounts nobody else sees, and which are gone with its thread and its daemon; as root only.
 fn with_mounts(test: impl FnOnce() + Send) {
@@ -133,6 +133,36 @@ fn a_file_whose_times_are_whole_seconds_is_never_old() {
             fs::write(&path, noise(2 * round + 1, 100_000)).expect("written");
             assert!(has(&lease(&daemon), &noise(2 * round + 1, 100_000)), "{round}: an old one");
         }
+    });
+}
+
+/// Neither times nor leases tell of a program that has a file there mapped.
+#[test]
+fn a_file_on_a_stacked_file_system_is_refused() {
+    with_mounts(|| {
+        let place = folder_in(Path::new("/dev/shm"), "snap-stacked");
+        let [low, up, work, at] = ["low", "up", "work", "at"].map(|name| place.join(name));
+        for folder in [&low, &up, &work, &at] {
+            fs::create_dir(folder).expect("made");
+        }
+        fs::write(up.join("web.mem"), noise(1, 50_000)).expect("written");
+        let options = [("lowerdir", &low), ("upperdir", &up), ("workdir", &work)];
+        let options = options.map(|(name, path)| format!("{name}={}", path.display())).join(",");
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "overlay", "-o", &options, "overlay"]).arg(&at).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: no overlayfs");
+            return;
+        }
+        let snapshot = format!("web={}:1", at.join("web.mem").display());
+        let dir = folder("snap-stacked-dir");
+        let dir = dir.to_str().expect("UTF-8");
+        let mut serve = pumice(&["serve", "--dir", dir, "--snapshot", &snapshot]);
+        let output = serve.output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("give its path on the one below"), "{}", stderr(&output));
+        let daemon = daemon("stacked", &up.join("web.mem"), 1, &["--pages", "4k"]);
+        assert!(has(&lease(&daemon), &noise(1, 50_000)));
     });
 }
 

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use pumice_slots::message::{FileState, Reply, Request, SnapshotRow};
 use pumice_slots::refusal::Reason;
 use pumice_slots::{socket, Client, Error, Lease, LeaseRequest, SnapshotName};
+use rustix::fs::statfs;
 
 use crate::slots::{as_user, is_root, Daemon, PATIENCE};
-use crate::support::{folder, pumice, stderr, stdout, Folder};
+use crate::support::{folder, folder_in, pumice, stderr, stdout, Folder};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,8 +26,14 @@ pub fn daemon(test: &str, file: &Path, count: u32, more: &[&str]) -> Daemon {
     Daemon::start(&format!("snap-{test}"), &[&["--snapshot", &snapshot], more].concat())
 }
 
+/// A folder for files of snapshots: not on overlayfs, where they are refused, and where `/tmp` is in containers.
 pub fn place(test: &str) -> Folder {
-    folder(&format!("snap-file-{test}"))
+    let name = format!("snap-file-{test}");
+    let folder = folder(&name);
+    match statfs(&*folder).expect("there").f_type as u32 {
+        0x794c_7630 => folder_in(Path::new("/dev/shm"), &name),
+        _ => folder,
+    }
 }
 
 /// Leases `web`, waiting as long as needs be.

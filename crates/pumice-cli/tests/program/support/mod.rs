@@ -101,7 +101,8 @@ pub fn folder(name: &str) -> Folder {
     folder_in(&std::env::temp_dir(), name)
 }
 
-fn folder_in(place: &Path, name: &str) -> Folder {
+/// The same in another place.
+pub fn folder_in(place: &Path, name: &str) -> Folder {
     let mut builder = tempfile::Builder::new();
     let builder = builder.permissions(Permissions::from_mode(0o755));
     let made = builder.prefix(&format!("pumice-{name}-")).tempdir_in(place);

@@ -22,6 +22,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 
 use crate::file::Populating;
 use crate::SlotFile;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
 use super::super::source::Source;
+use super::closer::Closer;
 use super::reading::Reading;
 
 /// A thread's number.
@@ -56,6 +58,8 @@ pub struct Work {
     pub promise: Promise,
     /// The file that it gets its content from.
     pub reading: Option<Reading>,
+    /// Has a thread end it where the event loop gives it up.
+    pub closer: Arc<Closer>,
 }
 
 /// See the module's text.
@@ -75,6 +79,8 @@ pub struct Job {
     is_urgent: AtomicBool,
     /// Relaxed: a thread that sees it late populates one burst more.
     is_cancelled: AtomicBool,
+    /// Relaxed: the event loop's alone.
+    is_stuck: AtomicBool,
     holder: AtomicU32,
     /// Nothing before the first burst. The thread that has the job in hand locks it, so no thread waits for it.
     work: Mutex<Option<Work>>,
@@ -91,14 +97,16 @@ impl Job {
             passed_bytes: AtomicU64::new(0),
             is_urgent: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
             holder: AtomicU32::new(SHELF),
             work: Mutex::new(None),
         }
     }
 
     /// The same with the content of a file.
-    pub fn with_source(self, source: Option<Source>) -> Job {
-        Job { source, ..self }
+    pub fn with_source(mut self, source: Option<Source>) -> Job {
+        self.source = source;
+        self
     }
 
     /// The path of the file that it reads, if it does.
@@ -144,6 +152,16 @@ impl Job {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Whether its file system does not answer: it goes on where that does.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// The event loop says so.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.is_stuck.store(stuck, Ordering::Relaxed);
+    }
+
     /// The event loop means it for a thread, which is to be told.
     pub fn offer(&self, worker: WorkerId) {
         // Release: the thread that grasps it sees what the last one did, which the event loop has seen.
@@ -180,6 +198,16 @@ impl Job {
     /// The memory, for the thread that has the job in hand.
     pub fn with_work<R>(&self, what: impl FnOnce(&mut Option<Work>) -> R) -> R {
         what(&mut self.work.lock())
+    }
+}
+
+/// The event loop may be the last that has it, and waits for no file.
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.get_mut().take() {
+            let path = self.source.as_ref().map(|source| Arc::clone(&source.path));
+            Arc::clone(&work.closer).close(path, work);
+        }
     }
 }
 

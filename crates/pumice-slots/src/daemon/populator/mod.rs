@@ -5,6 +5,7 @@
 //! | [`job`] | a slot on its way, and the thread that has it |
 //! | [`worker`] | a thread and its work |
 //! | [`reading`] | a snapshot's file on its way into a slot |
+//! | [`closer`] | the end of slots that are given up half-way |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
@@ -16,14 +17,15 @@
 //! hold up a large one for ever: no more may pass it than its own size.
 //!
 //! A read that the file system does not answer keeps its thread. Urgent slots of other files, and those of none, have
-//! other threads. In the background it holds up all, until its slot is not wanted any more: then another thread is
-//! started.
+//! other threads. In the background it holds up all, until a look at the file has no answer either, or its slot is not
+//! wanted any more: then another thread is started. The slot goes on when there is an answer.
 //!
 //! A job that becomes urgent goes over to the other lane, partly populated. That waits for the thread that
 //! has it only in the middle of a burst. An idle thread may be held off there for a second, so it is raised to normal
 //! priority for the rest of the burst if this process may do that. (A thread may always go under `SCHED_IDLE`, but
 //! needs the right to come back.)
 
+mod closer;
 mod job;
 mod priority;
 mod reading;
@@ -40,6 +42,7 @@ use std::thread;
 use crate::settings::PaceSetting;
 use pumice_heap::scrub::PaceLimits;
 
+use closer::Closer;
 pub use job::{Job, WorkerId};
 pub use worker::Outcome;
 use worker::{Lane, Worker};
@@ -64,7 +67,9 @@ pub struct Shared {
     pub yields: AtomicU64,
     /// The memory that slots may take.
     pub room: Arc<Room>,
-    /// The rest of the urgent job on the shelf that has least left; `u64::MAX` without any.
+    /// Ends slots that are given up.
+    closer: Arc<Closer>,
+    /// The rest of the urgent job on the shelf that has least left and no snapshot's file; `u64::MAX` without any.
     least_waiting: AtomicU64,
     is_ending: AtomicBool,
 }
@@ -221,10 +226,10 @@ impl Populator {
                 thread.give(job);
             }
         }
-        let waiting = self.jobs.iter().filter(|entry| {
-            let job = &entry.job;
-            entry.is_shelved_in(Lane::Urgent) && self.file_may_have_thread(Lane::Urgent, job)
-        });
+        let waiting = self
+            .jobs
+            .iter()
+            .filter(|entry| entry.is_shelved_in(Lane::Urgent) && entry.job.source.is_none());
         let least = waiting.map(|entry| entry.job.left_bytes()).min().unwrap_or(u64::MAX);
         self.shared.least_waiting.store(least, Ordering::Relaxed);
     }
@@ -279,6 +284,13 @@ impl Populator {
         }
     }
 
+    /// These jobs' file systems do not answer: no thread goes there, and those that are there count no more.
+    pub fn set_stuck(&mut self, is_stuck: impl Fn(&Job) -> bool) {
+        for entry in &self.jobs {
+            entry.job.set_stuck(is_stuck(&entry.job));
+        }
+    }
+
     /// Other jobs are wanted no more, and not waited for: a thread may have one in hand that the file system does not
     /// answer. Returns their classes.
     pub fn keep_only(&mut self, is_wanted: impl Fn(&Job) -> bool) -> Vec<Key> {
@@ -322,8 +334,11 @@ impl Populator {
         has_room && self.file_may_have_thread(lane, job)
     }
 
-    /// Whether a job's file, if it has one, has not as many of a lane's threads yet as it may.
+    /// Whether a job's file, if it has one, answers, and has not as many of a lane's threads yet as it may.
     fn file_may_have_thread(&self, lane: Lane, job: &Job) -> bool {
+        if job.is_stuck() {
+            return false;
+        }
         let most = match lane {
             Lane::Background => self.threads,
             Lane::Urgent => self.most_urgent.div_ceil(2),
@@ -337,7 +352,8 @@ impl Populator {
     }
 
     fn working_in_background(&self) -> usize {
-        self.busy(Lane::Background).filter(|job| !job.is_cancelled()).count()
+        let is_expected = |job: &&Job| !job.is_cancelled() && !job.is_stuck();
+        self.busy(Lane::Background).filter(is_expected).count()
     }
 
     fn busy(&self, lane: Lane) -> impl Iterator<Item = &Job> {
@@ -374,6 +390,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::daemon::room::Pool;
+    use crate::daemon::source::tests::{settled, trusted_folder};
     use crate::daemon::source::{Source, Version};
     use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
@@ -462,6 +479,39 @@ mod tests {
         assert!(matches!(event, Event::Worked(_, _, Outcome::Cancelled)), "{event:?}");
     }
 
+    /// The end of a slot in the making takes a lock, which is held here: another thread waits for it.
+    #[test]
+    fn the_event_loop_ends_no_slot_itself() {
+        let (mut populator, events) = slow();
+        let room = Arc::clone(&populator.shared.room);
+        populator.begin(Job::new(LARGE, Pool::Fixed));
+        populator.place();
+        until_begun(&populator);
+        // Taken from the thread that rests, and given to no other.
+        populator.set_urgent(LARGE, 1);
+        while !matches!(populator.workers[0].1, Occupation::Free) {
+            let event = events.recv_timeout(PATIENCE).expect("it says so");
+            let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+            assert!(matches!(outcome, Outcome::LetGo), "{outcome:?}");
+            populator.worked(worker, &job, &outcome);
+        }
+        assert!(room.promised() > 0);
+        let (done, is_done) = channel();
+        let held = room.hold();
+        let event_loop = thread::spawn(move || {
+            let last = Arc::clone(&populator.jobs[0].job);
+            populator.keep_only(|_| false);
+            drop(last);
+            done.send(()).expect("heard");
+        });
+        is_done.recv_timeout(PATIENCE).expect("it waits for nothing");
+        drop(held);
+        event_loop.join().expect("no panic");
+        while room.promised() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Ten slots, whose urgency changes all the time: each is populated once.
     #[test]
     fn none_is_lost_between_the_lanes() {
@@ -518,7 +568,8 @@ mod tests {
                 populator.jobs[index].worker = Some(id);
             }
         };
-        let file = tempfile::NamedTempFile::new().expect("a file");
+        let folder = trusted_folder();
+        let file = tempfile::tempfile_in(&folder).expect("a file");
         let version = Version::of(&file).expect("open");
         for name in ["one", "two", "three"] {
             let key = Key { snapshot: name.parse().ok(), ..LARGE };
@@ -536,6 +587,29 @@ mod tests {
         // Nor do threads let go of their jobs for one that gets no thread.
         assert_eq!(populator.shared.least_waiting(), u64::MAX);
 
+        // A snapshot's thread does not let go for a slot that waits for a thread of the other kind.
+        let most = std::mem::replace(&mut populator.most_urgent, 1);
+        let long = populator.add_worker(Lane::Urgent).expect("a thread") as usize;
+        let job = Arc::new(Job::new(SMALL, Pool::Fixed));
+        populator.workers[long].1 = Occupation::Busy(job);
+        populator.begin(Job::new(SMALL, Pool::Fixed));
+        populator.set_urgent(SMALL, 1);
+        let there = folder.path().join("there");
+        std::fs::write(&there, [1; 1 << 20]).expect("written");
+        let source = settled(&there);
+        let key = Key { bytes: 1 << 20, snapshot: "there".parse().ok(), ..LARGE };
+        populator.begin(Job::new(key, Pool::Fixed).with_source(Some(source)));
+        populator.set_urgent(key, 1);
+        populator.place();
+        assert_eq!(populator.shared.least_waiting(), SMALL.bytes);
+        let event = events.recv_timeout(PATIENCE).expect("it says something");
+        let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+        assert!(matches!(outcome, Outcome::Populated(_)), "{outcome:?}");
+        populator.worked(worker, &job, &outcome);
+        populator.workers[long].1 = Occupation::Free;
+        populator.most_urgent = most;
+        assert_eq!(next_ready(&mut populator, &events), SMALL);
+
         // In the background it holds up others until it is not wanted any more.
         let key = Key { snapshot: "four".parse().ok(), ..LARGE };
         let source = Source { path: Path::new("four").into(), version, since: Instant::now() };
@@ -543,7 +617,18 @@ mod tests {
         populator.begin(job());
         hangs(&mut populator, Lane::Background);
         assert!(!populator.has_room());
-        assert_eq!(populator.keep_only(|job| job.key != key), [key]);
+        // Nor where nothing is heard of the file; then it goes on.
+        populator.set_stuck(|job| job.key == key);
+        assert!(populator.has_room());
+        populator.begin(job());
+        populator.set_stuck(|job| job.key == key);
+        populator.place();
+        assert!(populator.has_room(), "no thread goes where nobody answers");
+        populator.set_stuck(|_| false);
+        assert!(!populator.has_room());
+        let is_theirs = |job: &&Job| job.key == key;
+        assert_eq!(populator.jobs().filter(is_theirs).count(), 2, "nothing is thrown away");
+        assert_eq!(populator.keep_only(|job| job.key != key), [key, key]);
         assert!(populator.has_room());
         populator.begin(job());
         assert!(populator.has_room(), "no other thread goes the same way");

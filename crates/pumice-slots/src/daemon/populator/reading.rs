@@ -16,7 +16,8 @@
 //!
 //! Not seen is a program that maps the file, writes to it and is gone in between, on a file system that keeps no times
 //! of that (tmpfs). Where no lease can be had (a file of another user's, unless the daemon is root; NFS, SMB, 9p, Ceph)
-//! only the times are looked at. A lease on FUSE says nothing of other machines.
+//! only the times are looked at. A lease on FUSE says nothing of other machines. A file on a stacked file system is
+//! refused, since a lease there says nothing of programs that have it mapped.
 
 use std::fmt::Display;
 use std::io;
@@ -230,25 +231,12 @@ fn open_direct(file: &OwnedFd) -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File, Permissions};
-    use std::os::unix::fs::{FileExt, PermissionsExt};
-    use std::time::{Duration, Instant};
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
 
+    use super::source::tests::{folder_in, settled, trusted_folder, trusted_place};
     use super::*;
     use crate::{PageKind, SlotFile};
-
-    fn folder_in(place: &Path) -> tempfile::TempDir {
-        let folder = tempfile::tempdir_in(place).expect("a folder");
-        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
-        folder
-    }
-
-    /// The file as it is, once a change would be seen.
-    fn settled(path: &Path) -> Source {
-        let (since, (_, version)) = (Instant::now(), source::open(path).expect("a file"));
-        thread::sleep(version.settles_in(Duration::ZERO));
-        Source { path: path.into(), version, since }
-    }
 
     fn filled(path: &Path, pages: PageKind, step: usize) -> Result<(Vec<u8>, Version), String> {
         let source = settled(path);
@@ -271,7 +259,7 @@ mod tests {
     /// Holes at the start, in the middle and at the end, and odd sizes; on a disk and in memory.
     #[test]
     fn every_byte_is_the_files() {
-        let places = [std::env::temp_dir(), "/dev/shm".into()];
+        let places = [trusted_place(), "/dev/shm".into()];
         for place in places.iter().filter(|place| place.is_dir()) {
             let folder = folder_in(place);
             for bytes in [1, 4095, 4096, 4097, (2 << 20) + 1, (4 << 20) + 12_345, 6 << 20] {
@@ -305,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_open_for_writing_is_not_read() {
-        let folder = folder_in(&std::env::temp_dir());
+        let folder = trusted_folder();
         let path = folder.path().join("file");
         fs::write(&path, noise(10_000)).expect("written");
         let writer = File::options().write(true).open(&path).expect("ours");
@@ -317,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_change_on_the_way_is_noticed() {
-        let folder = folder_in(&std::env::temp_dir());
+        let folder = trusted_folder();
         let path = folder.path().join("file");
         let change: [&dyn Fn(); 5] = [
             &|| fs::write(&path, noise(20_001)).expect("written"),

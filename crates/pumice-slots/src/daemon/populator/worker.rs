@@ -231,10 +231,11 @@ impl Hands {
         job.is_urgent() == (self.lane == Lane::Urgent)
     }
 
-    /// Whether another that is waited for goes first.
+    /// Whether another that is waited for goes first. Snapshots' threads are besides those of other slots, which have
+    /// nothing of it if a snapshot's thread lets go.
     fn is_passed(&self, job: &Job) -> bool {
-        let least_waiting = self.shared.least_waiting();
-        self.lane == Lane::Urgent && job.may_be_passed() && least_waiting < job.left_bytes()
+        let is_passable = self.lane == Lane::Urgent && job.source.is_none() && job.may_be_passed();
+        is_passable && self.shared.least_waiting() < job.left_bytes()
     }
 
     fn hand_back(&self, job: &Job) -> Outcome {
@@ -341,7 +342,8 @@ fn burst(
             };
             let ((file, populating), promise) =
                 shared.room.take(key.bytes, key.pages, job.pool, make)?;
-            work.insert(Work { file, populating, promise, reading })
+            let closer = Arc::clone(&shared.closer);
+            work.insert(Work { file, populating, promise, reading, closer })
         }
     };
     let bytes = match &mut work.reading {

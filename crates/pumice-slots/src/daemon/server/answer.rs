@@ -167,7 +167,11 @@ impl Server {
         if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
             return self.refuse(token, Reason::Busy, 0);
         }
-        self.pool.wait(wait.key, token, connection.taker());
+        let taker = connection.taker();
+        match wait.request.wait_ms {
+            0 => self.pool.wait_for_look(wait.key, token, taker),
+            _ => self.pool.wait(wait.key, token, taker),
+        }
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = ConnectionState::Waiting(wait);
         }

@@ -11,10 +11,14 @@ use super::super::connection::ConnectionState;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
+use super::snapshots::Snapshots;
 use super::{most_connections, Server};
 
 /// How long a class rests that could not be populated.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// How long the end waits for ready slots to be given back. The kernel would take as long.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Server {
     /// Gives threads jobs: first the slots that clients wait for, then others that there is room for.
@@ -25,15 +29,22 @@ impl Server {
         let now = Instant::now();
         self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
+        // Threads that read their files may never come back.
+        self.populator.set_stuck(|job| self.snapshots.is_stuck(job));
+        let job = |snapshots: &Snapshots, key| {
+            let job = Job::new(key, pool).with_source(snapshots.source(key));
+            job.set_stuck(snapshots.is_stuck(&job));
+            job
+        };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
+            self.populator.begin(job(&self.snapshots, key));
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(Job::new(key, pool).with_source(self.snapshots.source(key)));
+            self.populator.begin(job(&self.snapshots, key));
         }
         self.populator.place();
     }
@@ -100,10 +111,11 @@ impl Server {
         if !self.host.shows_progress() || self.all_ready_said {
             return;
         }
-        let (mut done, mut all) = (0, 0);
+        let (mut done, mut all) = (0u64, 0u64);
         for row in self.class_rows().chain(self.snapshot_rows().iter().map(|row| row.class)) {
-            done += u64::from(row.ready + row.leased) * row.bytes + row.populating_bytes;
-            all += u64::from(row.wanted) * row.bytes;
+            let there = row.bytes.saturating_mul(u64::from(row.ready + row.leased));
+            done = row.populating_bytes.saturating_add(there).saturating_add(done);
+            all = row.bytes.saturating_mul(u64::from(row.wanted)).saturating_add(all);
         }
         let (ready, wanted) = self.pool.readiness();
         self.host.show_progress(done, all, &format!("{ready} of {wanted} slots ready"));
@@ -234,6 +246,9 @@ impl Server {
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }
+        // A thread that reads a file whose server does not answer keeps this process, and all that it has open.
+        self.reaper.finish(CLOSE_PATIENCE);
+        self.directory.unlock();
         // Descriptors that clients have sent and nobody has read may take as long to close as the clients
         // please. The kernel closes them when the process ends, and does not wait then.
         std::mem::forget(self);

@@ -54,8 +54,10 @@ struct Snapshot {
 /// The step that failed last, and did not succeed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A look found no file that can be read, or has no answer.
+    /// A look found no file that can be read.
     Look,
+    /// A look has no answer: nothing is known, and slots in the making wait for it.
+    Answer,
     /// A look could not tell, or saw a version that may still change without a trace.
     Unsure,
     Fill,
@@ -115,16 +117,25 @@ impl Snapshots {
         snapshot.and_then(|snapshot| snapshot.seen).is_some_and(|(it, _)| it == source.version)
     }
 
+    /// Whether a job's file system does not answer.
+    pub fn is_stuck(&self, job: &Job) -> bool {
+        let snapshot = job.key.snapshot.and_then(|name| self.of(name));
+        snapshot.is_some_and(|snapshot| snapshot.failing == Some(Step::Answer))
+    }
+
     /// A slot of the class has its content.
     pub fn filled(&mut self, key: Key) {
         if let Some(snapshot) = self.of_mut(key.snapshot) {
-            snapshot.failing = None;
+            // Other steps may have failed since.
+            snapshot.failing = snapshot.failing.filter(|&step| step != Step::Fill);
         }
     }
 
     /// A slot of the class could not be filled. The file may have changed.
     pub fn failed(&mut self, key: Key) {
-        if let Some(snapshot) = self.of_mut(key.snapshot) {
+        // That no look has an answer is known all the same.
+        let snapshot = self.of_mut(key.snapshot);
+        if let Some(snapshot) = snapshot.filter(|it| it.failing != Some(Step::Answer)) {
             snapshot.failing = Some(Step::Fill);
         }
         key.snapshot.map(|name| self.ask(name));
@@ -148,7 +159,7 @@ impl Snapshots {
             if watch.waits().is_some_and(|waits| waits > LOOK_PATIENCE) {
                 let theirs = self.all.iter_mut().filter(|it| it.plan.path == watch.path);
                 stuck.extend(theirs.map(|snapshot| {
-                    snapshot.failing = Some(Step::Look);
+                    snapshot.failing = Some(Step::Answer);
                     let line = source::fails(&watch.path, "its file system does not answer");
                     (snapshot.plan.name, line)
                 }));
@@ -263,12 +274,7 @@ impl Server {
 
     /// Looks at files if it is time.
     pub(super) fn look_around(&mut self, now: Instant) {
-        let stuck = self.snapshots.look_around(now);
-        if !stuck.is_empty() {
-            // Threads that read those files may never come back.
-            self.keep_wanted();
-        }
-        for (name, line) in stuck {
+        for (name, line) in self.snapshots.look_around(now) {
             if let Some(key) = self.pool.find_snapshot(name) {
                 self.say_failure(key, line);
             }
