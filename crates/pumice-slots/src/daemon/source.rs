@@ -8,9 +8,8 @@
 //! that changed just before may change once more and look the same. [`Version::settles_in`] is for that.
 //!
 //! That is so on file systems that are known to do it ([`TRUSTED`]). Of all others no more is relied on than that a
-//! change
-//! is another version: only the time counts in which this daemon has seen the same one. On a stacked one (overlayfs)
-//! not even that holds, and a file there is refused.
+//! change is another version: only the time counts in which this daemon has seen the same one. On a stacked one
+//! (overlayfs) not even that holds, and a file there is refused.
 //!
 //! A file system in memory keeps no time of writes through a mapping. A look there asks whether a program has the file
 //! open for writing, which it has as long as it has it mapped so.
@@ -39,10 +38,8 @@ const SECONDS: Duration = Duration::from_millis(2_050);
 /// File systems whose read leases need leave of a server: NFS, SMB and CIFS.
 const LEASED_BY_SERVERS: [u32; 3] = [0x6969, 0xfe53_4d42, 0xff53_4d42];
 /// File systems that set the times by this machine's clock, also on writes through a mapping, and know all programs
-/// that
-/// have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody
-/// writes to:
-/// SquashFS, EROFS, ISO 9660 and UDF.
+/// that have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody
+/// writes to: SquashFS, EROFS, ISO 9660 and UDF.
 const TRUSTED: [u32; 11] = [
     0xef53,
     0x5846_5342,
@@ -57,8 +54,7 @@ const TRUSTED: [u32; 11] = [
     0x1501_3346,
 ];
 /// File systems above others: overlayfs, eCryptfs, Unionfs and Aufs. A program that has a file there mapped writes
-/// to the
-/// one below, and a lease here is had all the same.
+/// to the one below, and a lease here is had all the same.
 const STACKED: [u32; 4] = [0x794c_7630, 0xf15f, 0xf15f_083d, 0x6175_6673];
 /// tmpfs, ramfs and hugetlbfs.
 const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
@@ -361,8 +357,7 @@ pub mod tests {
     }
 
     /// A program that writes to a mapping of a file on overlayfs writes to the one below: no time of the upper one
-    /// changes
-    /// if that is in memory, and a lease is had.
+    /// changes if that is in memory, and a lease is had.
     #[test]
     fn only_file_systems_that_are_known_are_trusted() {
         for (kind, times) in [
