@@ -14,11 +14,16 @@ pub fn available_bytes() -> u64 {
 
 /// Bytes that could be had now without taking any from programs; `None` if the system does not say.
 pub fn free_bytes() -> Option<u64> {
+    let machine = machine_free_bytes()?;
+    Some(control_group_room().map_or(machine, |room| room.min(machine)))
+}
+
+/// The same without limits of control groups, which hugetlb pages are not charged to.
+pub fn machine_free_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
-    let machine = kib * 1024;
-    Some(control_group_room().map_or(machine, |room| room.min(machine)))
+    Some(kib * 1024)
 }
 
 /// The room that the control groups on the way to the root leave; their caches are not counted as free.

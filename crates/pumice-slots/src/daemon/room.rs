@@ -91,7 +91,7 @@ impl Room {
         // A hugetlb file's mapping reserves its pages with the kernel; nobody does that for others.
         let left = match pages {
             PageKind::Small | PageKind::Thp => {
-                check_memory(bytes, taken.promised)?;
+                check_memory(bytes, memory::free_bytes(), taken.promised)?;
                 bytes
             }
             PageKind::Hugetlb2M | PageKind::Hugetlb1G => {
@@ -124,8 +124,9 @@ fn index(pages: PageKind) -> usize {
     usize::from(pages == PageKind::Hugetlb1G)
 }
 
-fn check_memory(bytes: u64, promised: u64) -> Result<(), String> {
-    let Some(free) = memory::free_bytes() else { return Ok(()) };
+/// Whether so many bytes can be taken of those that are free, if that is known.
+fn check_memory(bytes: u64, free: Option<u64>, promised: u64) -> Result<(), String> {
+    let Some(free) = free else { return Ok(()) };
     let free = free.saturating_sub(promised);
     let reserve = RESERVE_BYTES.max(memory::available_bytes() / RESERVE_SHARE);
     if free < bytes.saturating_add(reserve) {
@@ -159,7 +160,8 @@ fn check_hugetlb(bytes: u64, pages: PageKind, pool: Pool, taken: &mut Taken) -> 
         ));
     }
     // The kernel would take them from all others, and swap those out.
-    check_memory((need - before).saturating_mul(pages.granule()), taken.promised)?;
+    let bytes = (need - before).saturating_mul(pages.granule());
+    check_memory(bytes, memory::machine_free_bytes(), taken.promised)?;
     fs::write(&file, wanted.to_string())
         .map_err(|error| format!("the kernel's pool can't be raised: {file}: {error}"))?;
     if free() >= Some(need) {

@@ -204,10 +204,12 @@ impl Job {
 /// The event loop may be the last that has it, and waits for no file.
 impl Drop for Job {
     fn drop(&mut self) {
-        if let Some(work) = self.work.get_mut().take() {
-            let path = self.source.as_ref().map(|source| Arc::clone(&source.path));
-            Arc::clone(&work.closer).close(path, work);
+        let Some(mut work) = self.work.get_mut().take() else { return };
+        let closer = Arc::clone(&work.closer);
+        if let (Some(source), Some(reading)) = (&self.source, work.reading.take()) {
+            closer.close(Some(Arc::clone(&source.path)), reading);
         }
+        closer.close(None, work);
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{shutdown, Shutdown};
+
 use crate::refusal::{size, Reason};
 use crate::stat::Counter;
 
@@ -248,6 +250,10 @@ impl Server {
         }
         // A thread that reads a file whose server does not answer keeps this process, and all that it has open.
         self.reaper.finish(CLOSE_PATIENCE);
+        // Holders of leases learn of the end by this, and tell the next daemon.
+        for connection in self.connections.values() {
+            let _ = shutdown(&connection.socket, Shutdown::Both);
+        }
         self.directory.unlock();
         // Descriptors that clients have sent and nobody has read may take as long to close as the clients
         // please. The kernel closes them when the process ends, and does not wait then.
