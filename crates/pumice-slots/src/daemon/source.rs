@@ -38,8 +38,8 @@ const SECONDS: Duration = Duration::from_millis(2_050);
 /// File systems whose read leases need leave of a server: NFS, SMB and CIFS.
 const LEASED_BY_SERVERS: [u32; 3] = [0x6969, 0xfe53_4d42, 0xff53_4d42];
 /// File systems that set the times by this machine's clock, also on writes through a mapping, and know all programs
-/// that have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT and exFAT; and some that nobody
-/// writes to: SquashFS, EROFS, ISO 9660 and UDF.
+/// that have a file open for writing: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, FAT, exFAT and UDF; and some that
+/// nobody writes to: SquashFS, EROFS and ISO 9660.
 const TRUSTED: [u32; 11] = [
     0xef53,
     0x5846_5342,
