@@ -126,7 +126,8 @@ fn live_hits_are_near_the_simulated_ones() {
         assert_eq!(rows.len(), 2 * 4);
         for row in rows {
             let of = |field: &str| row[field].as_f64().unwrap_or_else(|| panic!("{field} {row}"));
-            assert!(of("live_hit_pct") >= 49.0 && of("most_pages") <= of("frames"), "{row}");
+            // `kswapd` frees frames while others are taken, so the counts may be of two moments.
+            assert!(of("live_hit_pct") >= 49.0 && of("most_pages") <= of("frames") * 1.02, "{row}");
             assert!((of("hit_pct") - of("live_hit_pct") - of("lost_points")).abs() < 1e-6);
             if row["policy"] == "adaptive" || of("frames") == 1000.0 {
                 assert!(of("lost_points").abs() < 5.0, "{row}");
