@@ -44,6 +44,7 @@ pumice_frames::flags! {
 
 impl Flags {
     const ONE_USE: u8 = 32;
+
     /// Uses that are remembered.
     pub fn uses(self) -> u8 {
         (self & Flags::USES).bits() / Flags::ONE_USE

@@ -73,13 +73,13 @@ impl Census {
         }
     }
 
-    /// A page goes from a memory that has `len` pages, and room for `room`. Returns how many pages of the sample are in
-    /// it. `None` where little is noted.
+    /// Looks at a memory that has `len` pages, and room for `room`, before one goes. Returns how many pages of the
+    /// sample are in it when it is full. `None` where little is noted.
     ///
     /// It is a mean, since in a loop the pages that are out are each time others. Where none of them is in the sample,
     /// a small memory of that size would have all of the loop. So the mean is rounded down by [`MARGIN`] too, if the
     /// sample is not all. A small memory that is a little too small makes no difference where all pages fit.
-    pub fn sampled(&mut self, len: usize, room: usize) -> Option<usize> {
+    pub fn look(&mut self, len: usize, room: usize) -> Option<usize> {
         if self.noted * 2 < len.max(1) {
             return None;
         }

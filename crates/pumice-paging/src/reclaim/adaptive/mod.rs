@@ -186,7 +186,7 @@ impl<'t> Adaptive<'t> {
         let Some(competition) = &mut self.competition else { return };
         competition.census.clear_some(&mut self.pages);
         let (len, room) = (self.pages.len(), self.pages.room());
-        if let Some(sampled) = competition.census.sampled(len, room) {
+        if let Some(sampled) = competition.census.look(len, room) {
             competition.samples.set_room(sampled);
         }
     }

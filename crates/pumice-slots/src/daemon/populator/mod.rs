@@ -253,11 +253,12 @@ impl Populator {
         next.map(|(index, _)| index)
     }
 
-    /// An urgent job goes first: those that were there before it have been passed.
+    /// An urgent job goes first: those that were there before it have been passed, if they wait for the same threads.
     fn count_passed(&self, index: usize) {
         let passing = &self.jobs[index];
         for entry in &self.jobs[..index] {
-            if passing.lane() == Lane::Urgent && entry.is_shelved_in(Lane::Urgent) {
+            let is_beside = entry.job.path() == passing.job.path();
+            if passing.lane() == Lane::Urgent && entry.is_shelved_in(Lane::Urgent) && is_beside {
                 entry.job.count_passed(passing.job.left_bytes());
             }
         }

@@ -241,13 +241,13 @@ impl Server {
         if left > 0 {
             self.host.say(&format!("{left} leases stay with their holders"));
         }
-        self.populator.shared.room.end();
         if let Some(listener) = &self.listener {
             listener.remove();
         }
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }
+        self.populator.shared.room.end();
         // A thread that reads a file whose server does not answer keeps this process, and all that it has open.
         self.reaper.finish(CLOSE_PATIENCE);
         // Holders of leases learn of the end by this, and tell the next daemon.

@@ -138,7 +138,9 @@ impl Snapshots {
         if let Some(snapshot) = snapshot.filter(|it| it.failing != Some(Step::Answer)) {
             snapshot.failing = Some(Step::Fill);
         }
-        key.snapshot.map(|name| self.ask(name));
+        if let Some(name) = key.snapshot {
+            self.ask(name);
+        }
     }
 
     /// When files are looked at next.
@@ -276,6 +278,8 @@ impl Server {
     pub(super) fn look_around(&mut self, now: Instant) {
         for (name, line) in self.snapshots.look_around(now) {
             if let Some(key) = self.pool.find_snapshot(name) {
+                // A slot that is begun now would wait for an answer too.
+                self.pool.rest_until(key, now + 2 * LOOK_EVERY);
                 self.say_failure(key, line);
             }
         }
