@@ -59,6 +59,15 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
+    env::set_var(ENV_CLEAR, clearer.to_string());
+    if plan.is_to_exec {
+        for name in [ENV_STATS, ENV_READY, ENV_FIRST] {
+            env::remove_var(name);
+        }
+        set_all(&plan.variables);
+        let error = spawn::exec(&plan.program);
+        return Err(not_run(&plan.program[0], &error));
+    }
     let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
     // The tree has it, for the first process that asks.
     env::remove_var(ENV_READY);
@@ -66,10 +75,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         0 => env::remove_var(ENV_FIRST),
         _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
     }
-    for (name, value) in &plan.variables {
-        env::set_var(name, value);
-    }
-    env::set_var(ENV_CLEAR, clearer.to_string());
+    set_all(&plan.variables);
 
     let started = Instant::now();
     let mut profile = plan.profile;
@@ -98,6 +104,10 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         End::Exited(status) => Ok(status),
         End::Killed(signal) => spawn::end_like(signal),
     }
+}
+
+fn set_all(variables: &[(&'static str, OsString)]) {
+    variables.iter().for_each(|(name, value)| env::set_var(name, value));
 }
 
 /// Makes the tree that the programs count in, and tells them its number. Where there is no memory to share, each

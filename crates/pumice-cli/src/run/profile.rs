@@ -9,9 +9,10 @@
 //! replaced in one step, so any number of programs may have the same one: the last one that ends has its way.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -157,7 +158,9 @@ fn read(file: &Path) -> Result<Option<u64>, Failure> {
     let shown = file.display();
     let refused = |why: String| Failure::usage(format!("--profile {shown}: {why}"));
     let mut text = Vec::new();
-    let opened = match File::open(file) {
+    // Of a pipe that nobody writes to it would wait for ever.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
             return match folder.is_none_or(Path::is_dir) {

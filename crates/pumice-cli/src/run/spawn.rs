@@ -1,7 +1,7 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
-//! The program is a child in our process group. (To become the program by `exec` would make all
-//! this needless, but nobody would be left to report.) The child starts as `posix_spawn` would start it, by a `clone`
+//! The program is a child in our process group, and this process leads the tree: its counters last as long as it does.
+//! Where that is not wanted ([`exec`]), it becomes the program. The child starts as `posix_spawn` would start it, by a `clone`
 //! that shares our memory until it executes. So starting costs the same however large we are. `posix_spawn` itself can
 //! neither keep an ignored SIGCHLD ignored nor have the program killed with us.
 //!
@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_void, CString, OsString};
 use std::io;
 use std::mem::{zeroed, MaybeUninit};
 use std::os::unix::ffi::OsStrExt;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
@@ -98,12 +98,28 @@ pub fn run_and_look(
         match next_change(child)? {
             Change::Ended(end, usage) => return Ok((end, usage)),
             Change::Stopped(signal) => stop_like(signal),
-            Change::None => match signals.wait_and_pass_on(child, pause) {
-                Waited::ForSignal => {}
-                Waited::InVain => pause = look(child),
-            },
+            Change::None => {
+                reap_orphans(child);
+                match signals.wait_and_pass_on(child, pause) {
+                    Waited::ForSignal => {}
+                    Waited::InVain => pause = look(child),
+                }
+            }
         }
     }
+}
+
+/// Becomes `line`, as `execvp`. Returns why it could not: nothing has changed then.
+pub fn exec(line: &[OsString]) -> io::Error {
+    let strings = line.iter().map(|word| CString::new(word.as_bytes()));
+    let strings = match strings.collect::<Result<Vec<_>, _>>() {
+        Ok(strings) => strings,
+        Err(error) => return error.into(),
+    };
+    let argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).chain([null()]).collect();
+    // SAFETY: a list of strings that ends with null; all of them are there for the call.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    io::Error::last_os_error()
 }
 
 /// Ends this process as the program ended, without a core of its own.
@@ -284,6 +300,26 @@ enum Change {
     None,
 }
 
+/// Reaps children that are not the program: as the first process of a container, those whose parents have ended.
+fn reap_orphans(program: libc::pid_t) {
+    loop {
+        // SAFETY: the result is valid for the call; zeros are a valid siginfo.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = zeroed();
+            let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            match libc::waitid(libc::P_ALL, 0, &mut info, options) {
+                0 => info.si_pid(),
+                _ => 0,
+            }
+        };
+        if ended == 0 || ended == program {
+            return;
+        }
+        // SAFETY: a plain system call. It has ended, and is not the program.
+        unsafe { libc::waitpid(ended, null_mut(), libc::WNOHANG) };
+    }
+}
+
 fn next_change(child: libc::pid_t) -> io::Result<Change> {
     let mut status = 0;
     // SAFETY: both results are valid for the call; zeros are a valid rusage.
@@ -335,7 +371,7 @@ fn spawn(line: &[OsString], signals: &Signals) -> io::Result<libc::pid_t> {
     let strings = line.iter().map(|word| CString::new(word.as_bytes()));
     let strings = strings.collect::<Result<Vec<_>, _>>()?;
     let mut argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).collect();
-    argv.push(std::ptr::null());
+    argv.push(null());
 
     // execvp keeps a path there, and for a script without `#!` a copy of argv.
     let stack_size = ((64 << 10) + size_of_val(&*argv)).next_multiple_of(4096);

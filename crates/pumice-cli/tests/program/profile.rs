@@ -75,6 +75,17 @@ fn a_file_that_is_no_profile_stays_as_it_is() {
 }
 
 #[test]
+fn a_pipe_that_nobody_writes_to_is_refused_at_once() {
+    let folder = folder("profile-pipe");
+    let file = folder.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.expect("mkfifo is installed").success());
+    let output = run(&file, &["true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("is no file"), "{}", stderr(&output));
+}
+
+#[test]
 fn profiles_lie_in_the_users_cache() {
     let Some(folder) = crate::support::safe_folder("profile-cache") else { return };
     let run = |arguments: &[&str]| {

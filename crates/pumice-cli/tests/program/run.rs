@@ -53,6 +53,49 @@ fn signals_reach_the_program() {
     assert_eq!(child.wait().expect("waited").signal(), Some(15));
 }
 
+/// A service's manager and a container know the program by the number of the process that they started.
+#[test]
+fn exec_becomes_the_program() {
+    let script = "echo $$; grep -c libpumice /proc/self/maps; env | grep -c PUMICE_STATS; exit 7";
+    let mut command = pumice(&["run", "--exec", "--", "sh", "-c", script]);
+    let child = command.stdout(Stdio::piped()).spawn().expect("pumice starts");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("waited");
+    assert_eq!(output.status.code(), Some(7));
+    let said = stdout(&output);
+    let [own, preloaded, counters] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
+    assert_eq!((own, counters), (pid.to_string().as_str(), "0"));
+    assert_ne!(preloaded, "0", "the shim is loaded");
+    for (arguments, status) in [
+        (&["run", "--exec", "--", "/no/such/program"][..], 127),
+        (&["run", "--exec", "--ready", "8M", "--", "true"], 2),
+        (&["run", "--exec", "--report", "--", "true"], 2),
+    ] {
+        let output = pumice(arguments).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+    }
+    let mut command = pumice(&["run", "--exec", "--", "true"]);
+    let output = command.env("PUMICE_READY", "8M").output().expect("pumice starts");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+/// As the first process of a container it has the children of processes that have ended.
+#[test]
+fn orphans_are_reaped() {
+    let script = "for i in 1 2 3 4 5; do sh -c 'sleep 0.2 &'; done; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status | wc -l";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
+    command.arg(env!("CARGO_BIN_EXE_pumice")).args(["run", "--", "sh", "-c", script]);
+    let output = match command.output() {
+        Ok(output) if output.status.success() => output,
+        other => {
+            eprintln!("skipped: no namespace to be the first process of: {other:?}");
+            return;
+        }
+    };
+    assert_eq!(stdout(&output), "0", "{}", stderr(&output));
+}
+
 #[test]
 fn killing_pumice_kills_the_program() {
     let (mut child, mut output) = start_and_wait_for_line("echo; exec sleep 100");

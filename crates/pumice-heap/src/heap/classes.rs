@@ -223,7 +223,7 @@ impl Classes {
     /// to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        let is_asked_for = share_in(word) > 0 && (word & ZERO == 0 || self.is_held(frames));
+        let is_asked_for = mean_in(word, MEAN) > 0 && (word & ZERO == 0 || self.is_held(frames));
         let is_worth_it = is_asked_for || self.is_clearing_cheaper(frames);
         is_worth_it && self.density(frames) == Density::Sparse
     }
@@ -248,6 +248,17 @@ impl Classes {
         }
         let mean = mean_in(self.class(frames).load(Ordering::Relaxed), BLOCKS);
         ((BLOCK_FRAMES * mean as usize) >> MEAN_BITS).max(1)
+    }
+
+    /// The frames behind the whole blocks of a run that are likely to be touched.
+    pub(super) fn touched_of_tail(&self, frames: usize) -> usize {
+        let (blocks, tail) = (frames / BLOCK_FRAMES, frames % BLOCK_FRAMES);
+        if self.is_held(frames) {
+            return tail;
+        }
+        let word = self.class(frames).load(Ordering::Relaxed);
+        let of = |frames: usize, mean| (frames * mean_in(word, mean) as usize) >> MEAN_BITS;
+        of(frames, MEAN).saturating_sub(of(blocks * BLOCK_FRAMES, BLOCKS)).min(tail)
     }
 
     /// Counts a request of a class of this density, and says whether it is one to look at.
@@ -448,7 +459,9 @@ mod tests {
         classes.learn(5000, 5000, 5000);
         assert!(!classes.is_worth_retaining(5000), "dense");
         classes.learn(30_000, 1, 30_000);
-        assert!(!classes.is_worth_retaining(30_000), "next to nothing");
+        assert!(classes.is_worth_retaining(30_000), "a page is a fault");
+        classes.learn(70_000, 0, 70_000);
+        assert!(!classes.is_worth_retaining(70_000), "nothing");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::array;
 
 use super::classes::{scattered, Density};
 use super::hints::WithHints;
-use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
+use super::serve::{whole_blocks, Keeps, Pages, Rest, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -133,11 +133,11 @@ impl Heap {
             self.expect_nothing(zone, freed);
             return;
         };
-        let (given_back, content) = match pages {
+        let (given_back, rest) = match pages {
             Pages::There => self.give_back_pages(zone, end, promoted, is_rest_reset),
-            Pages::Gone => (0, Want::Zeroed),
+            Pages::Gone => (0, Rest::of(Want::Zeroed)),
         };
-        let freed_ready = promoted + self.put_end(zone, end, pages, content, |_, word| word);
+        let freed_ready = promoted + self.put_end(zone, end, pages, rest, |_, word| word);
         self.drop_top(zone, end.range);
         if pages == Pages::There {
             self.notice_freed(end.frames() - given_back * BLOCK_FRAMES, freed_ready);
@@ -228,7 +228,7 @@ impl Heap {
         end: RunEnd,
         gone: usize,
         is_rest_reset: bool,
-    ) -> (usize, Want) {
+    ) -> (usize, Rest) {
         let RunEnd { range, kept, .. } = end;
         let whole = whole_blocks(range);
         let from = whole.start + kept.div_ceil(BLOCK_FRAMES).max(gone);
@@ -250,17 +250,20 @@ impl Heap {
             zone.discard_frames(Pfn(start), (cut + 1) * BLOCK_FRAMES - start);
         }
         // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
-        // much, where requests of its size have gone to the ready zone since. Nothing counts the pages of a tail, but
-        // sizes that are held come again and again.
+        // much, where requests of its size have gone to the ready zone since.
         let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
         let is_rest = start < range.end().0;
-        let is_held = self.classes.is_held(range.frames);
-        let may_stay = (whole.is_empty() || is_retained && is_held) && is_rest;
-        let stays = may_stay
+        let expected = if is_retained && is_rest { self.retain_tail(zone, range) } else { None };
+        let stays = is_rest
+            && (whole.is_empty() || expected.is_some())
             && self.classes.density(range.frames) != Density::Dense
             && (kept == 0 || !self.are_rests_in_demand_many());
         let is_empty = is_rest_reset
             || !stays && is_rest && zone.discard_frames(Pfn(start), range.end().0 - start);
-        (given_back, if is_empty { Want::Zeroed } else { Want::Dirty })
+        if is_empty {
+            expected.inspect(|touched| self.forget_tail(*touched));
+            return (given_back, Rest::of(Want::Zeroed));
+        }
+        (given_back, Rest { content: Want::Dirty, expected })
     }
 }

@@ -5,7 +5,7 @@
 
 use super::hints::WithHints;
 use super::price::TOUCHED_AHEAD;
-use super::serve::{whole_blocks, Pages, RunEnd};
+use super::serve::{whole_blocks, Pages, Rest, RunEnd};
 use super::{Content, Heap, PoolZone, ZoneKind};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
@@ -94,7 +94,7 @@ impl Heap {
             pages = Pages::Gone;
         }
         let freed_ready =
-            self.put_end(zone, end, pages, Want::Dirty, |block, word| match end.cut() {
+            self.put_end(zone, end, pages, Rest::of(Want::Dirty), |block, word| match end.cut() {
                 Some(cut) if cut == block && word.ready() => word,
                 Some(cut) if cut == block => {
                     word.with_ready(true).with_epoch(zone.ledger().epoch())

@@ -23,9 +23,9 @@ use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockState, BlockWord, Dirt, Run};
-use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
+use pumice_frames::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{Huge, Memory};
-use pumice_frames::sys::thread::BlockedSignals;
+use pumice_frames::sys::thread::{self, BlockedSignals};
 
 /// Rests that are there may be this share of the memory in use...
 const SHARE: usize = 16;
@@ -47,6 +47,10 @@ const LEAST_SPARED: usize = 8;
 const MOST_SPARED: usize = 64;
 /// ... within so many requests.
 const AGAIN: usize = 64;
+/// In each such span of time, as many frames go back when they are freed as rests may have...
+const SPAN_NS: u64 = 1 << 27;
+/// ... and all, where rests have this share of the memory in use and [`SPARE`].
+const FAR_SHARE: usize = 2;
 
 /// The decision about the next rests. Relaxed: numbers that order nothing.
 #[derive(Debug)]
@@ -57,12 +61,34 @@ pub(super) struct Rests {
     spared: AtomicUsize,
     /// The requests there had been by then.
     spared_at: AtomicUsize,
+    /// Frames that went back when they were freed, in this span of time, and which that is.
+    given_back: AtomicUsize,
+    span: AtomicUsize,
+    /// Whether there are far more than there may be.
+    are_far_too_many: AtomicBool,
 }
 
 impl Rests {
     pub(super) fn new() -> Rests {
         let zero = || AtomicUsize::new(0);
-        Rests { turns: zero(), spared: zero(), spared_at: zero() }
+        let (turns, spared, spared_at) = (zero(), zero(), zero());
+        let are_far_too_many = AtomicBool::new(false);
+        Rests { turns, spared, spared_at, given_back: zero(), span: zero(), are_far_too_many }
+    }
+
+    /// Whether `frames` more go back, of which `most` may at this time. A program that replaces one by one, at random,
+    /// what it has of many sizes leaves rests beside each, whatever goes back, and faults in again all that does.
+    fn may_give_back(&self, frames: usize, most: usize) -> bool {
+        let span = (thread::now_ns() / SPAN_NS) as usize;
+        if self.span.swap(span, Ordering::Relaxed) != span {
+            self.given_back.store(0, Ordering::Relaxed);
+        }
+        let may = self.given_back.load(Ordering::Relaxed) < most
+            || self.are_far_too_many.load(Ordering::Relaxed);
+        if may {
+            self.given_back.fetch_add(frames, Ordering::Relaxed);
+        }
+        may
     }
 
     /// Spares `least` rests and more: a trim was in vain, the `request`th request finds.
@@ -174,6 +200,7 @@ impl Heap {
             && is_trimmed()
             && !self.is_quiet()
             && self.are_rests_many()
+            && self.rests.may_give_back(range.frames, self.most_rests())
             && zone.discard_frames(range.start, range.frames)
     }
 
@@ -195,6 +222,11 @@ impl Heap {
         !self.is_quiet() && self.are_many(&self.rests_in_demand, ZoneKind::Demand)
     }
 
+    /// Frames that rests may have.
+    fn most_rests(&self) -> usize {
+        self.footprint.in_use() / SHARE + SPARE
+    }
+
     fn are_many(&self, rests: &Rests, kind: ZoneKind) -> bool {
         if let Some(are_trimmed) = rests.next() {
             return are_trimmed;
@@ -208,7 +240,9 @@ impl Heap {
             counted += zone.ledger().grown();
         }
         let least = counted / BLOCKS_COUNTED;
-        match (self.footprint.in_use() / SHARE + SPARE).checked_sub(frames) {
+        let far = self.footprint.in_use() / FAR_SHARE + SPARE;
+        rests.are_far_too_many.store(frames > far, Ordering::Relaxed);
+        match self.most_rests().checked_sub(frames) {
             Some(left) => rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT).max(least)),
             None => rests.decide(true, (blocks / TRIMMED_SHARE).max(least)),
         }

@@ -16,8 +16,10 @@
 use super::hints::WithHints;
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};
+use core::num::NonZeroUsize;
 use core::ops::Range;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::frame::BlockWord;
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
 /// Frames beyond the most that was touched at a time: this share of it...
@@ -51,6 +53,10 @@ pub(super) struct Retained {
     added_share: AtomicUsize,
     /// Runs that could stay, so far.
     runs: AtomicUsize,
+    /// Tails that could stay, so far, and the pages that are there in a tail's block, as 256ths of those that its owner
+    /// touches.
+    tails: AtomicUsize,
+    tail_share: AtomicUsize,
     /// Blocks that may be counted now.
     countable: AtomicUsize,
 }
@@ -66,7 +72,9 @@ impl Retained {
         let zero = || AtomicUsize::new(0);
         let (free, in_use, own, most) = (zero(), zero(), zero(), zero());
         let added_share = AtomicUsize::new(256);
-        Retained { free, in_use, own, most, added_share, runs: zero(), countable: zero() }
+        let (runs, tails, countable) = (zero(), zero(), zero());
+        let tail_share = AtomicUsize::new(256);
+        Retained { free, in_use, own, most, added_share, runs, tails, tail_share, countable }
     }
 
     pub(super) fn is_any(&self) -> bool {
@@ -96,6 +104,25 @@ impl Retained {
     /// Whether the pages of a run that may stay are to be counted.
     fn is_sample(&self) -> bool {
         self.runs.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
+    }
+
+    /// Whether the pages of a tail that may stay are to be counted.
+    fn is_tail_sample(&self) -> bool {
+        self.tails.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
+    }
+
+    /// Pages that are expected where a tail's owner touches so many.
+    fn expected_in_tail(&self, touched: NonZeroUsize) -> NonZeroUsize {
+        let there = touched.get() * self.tail_share.load(Ordering::Relaxed) / 256;
+        NonZeroUsize::new(there.min(BLOCK_FRAMES)).unwrap_or(touched)
+    }
+
+    /// Learns that there are `seen`.
+    fn learn_of_tail(&self, touched: NonZeroUsize, seen: usize) {
+        let share = self.tail_share.load(Ordering::Relaxed);
+        // As in [`Retained::learn`].
+        let share = (seen * 256 / touched).max(share - share.div_ceil(4));
+        self.tail_share.store(share, Ordering::Relaxed);
     }
 
     /// Whether `all` blocks may be counted anew for the sake of `blocks`: not each time where they are many.
@@ -185,6 +212,37 @@ impl Heap {
             zone.set_owned(block, word.with_epoch(epoch));
         }
         true
+    }
+
+    /// Has the pages stay that a run of a sparse class has behind its whole blocks, which stay as well: how many are
+    /// expected. All of the block counts, since other pages may have stayed there. [`Heap::expect_in_tail`] says
+    /// afterwards where they are.
+    pub(super) fn retain_tail(&self, zone: &PoolZone, range: PageRange) -> Option<NonZeroUsize> {
+        let touched = NonZeroUsize::new(self.classes.touched_of_tail(range.frames))?;
+        let there = match self.retained.is_tail_sample() {
+            true => {
+                let at = zone.block_address(range.end().block());
+                let seen = NonZeroUsize::new(self.resident(zone, at, BLOCK_SIZE)?)?;
+                self.retained.learn_of_tail(touched, seen.get());
+                seen
+            }
+            false => self.retained.expected_in_tail(touched),
+        };
+        self.retained.add(there.get()).then_some(there)
+    }
+
+    /// After a run of which the tail stays was freed: its block says so, if it is free as a whole. Else others have
+    /// parts of it, and what stays is one of their rests.
+    pub(super) fn expect_in_tail(&self, zone: &PoolZone, range: PageRange, touched: NonZeroUsize) {
+        let of_pages = BlockWord::new().with_expected(touched.get()).of_pages();
+        if !zone.ledger().join_with(range.end().block(), of_pages) {
+            self.forget_tail(touched);
+        }
+    }
+
+    /// Pages of a tail are not there any more, or not known to be.
+    pub(super) fn forget_tail(&self, touched: NonZeroUsize) {
+        subtract(&self.retained.free, touched.get());
     }
 
     /// After a run was freed whose size is held: gives back the pages that stayed behind all that is in use, if they

@@ -10,6 +10,7 @@ use super::{
     blocks_and_tail, is_free, Content, Discard, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN,
 };
 use crate::stats::{Event, FreeBytes};
+use core::num::NonZeroUsize;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
 use pumice_frames::frame::ledger::Want;
@@ -47,6 +48,20 @@ pub(super) struct RunEnd {
     pub(super) kept: usize,
     /// Whether freed memory may be used again: never where a part is the kernel's for good.
     pub(super) is_recycled: bool,
+}
+
+/// The frames of a run in a block with others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    pub(super) content: Want,
+    /// Behind whole blocks whose pages stay: those that stay as well, and are counted ([`super::retain`]).
+    pub(super) expected: Option<NonZeroUsize>,
+}
+
+impl Rest {
+    pub(super) fn of(content: Want) -> Rest {
+        Rest { content, expected: None }
+    }
 }
 
 impl RunEnd {
@@ -419,7 +434,7 @@ impl Heap {
         zone: &PoolZone,
         end: RunEnd,
         pages: Pages,
-        rest: Want,
+        rest: Rest,
         condition: impl Fn(usize, BlockWord) -> BlockWord,
     ) -> usize {
         let mut freed_ready = 0;
@@ -432,12 +447,15 @@ impl Heap {
             freed_ready += usize::from(now.ready() && !now.zeroed());
             now
         };
-        let rest = if pages == Pages::Gone { Want::Zeroed } else { rest };
+        let rest = if pages == Pages::Gone { Rest::of(Want::Zeroed) } else { rest };
         match end.kept {
-            0 => zone.ledger().put_range_and_rest(end.range, condition, rest),
+            0 => zone.ledger().put_range_and_rest(end.range, condition, rest.content),
             kept => zone.ledger().truncate_run(end.range, kept, condition),
         }
-        self.join_tail(zone, end.range);
+        match rest.expected {
+            Some(touched) => self.expect_in_tail(zone, end.range, touched),
+            None => self.join_tail(zone, end.range),
+        }
         self.retired_meanwhile(zone);
         freed_ready
     }

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 
 use super::hints::WithHints;
 use super::moves::mark_lost;
-use super::serve::{whole_blocks, RunEnd};
+use super::serve::{whole_blocks, Rest, RunEnd};
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
@@ -170,7 +170,7 @@ impl Heap {
         let end = RunEnd { range, kept: 0, is_recycled: false };
         let Some(pages) = self.take_off(zone, end) else { return false };
         holes.clear(frames());
-        self.put_end(zone, end, pages, Want::Dirty, |_, word| word.with_zeroed(false));
+        self.put_end(zone, end, pages, Rest::of(Want::Dirty), |_, word| word.with_zeroed(false));
         true
     }
 }

@@ -248,3 +248,43 @@ fn what_is_there_is_for_sizes_that_are_not_known_too() {
     assert!(faults < 9 * BLOCK_FRAMES as i64, "{faults} faults");
     held.iter().for_each(|&at| free(heap, at));
 }
+
+/// A cache of buffers of many sizes, replaced one by one at random: there are always rests beside them, whatever goes
+/// back.
+#[test]
+fn what_is_replaced_at_random_is_seldom_faulted_in_again() {
+    fastrand::seed(4);
+    let heap = unverified();
+    let new = || {
+        let size = fastrand::usize(64 << 10..512 << 10);
+        let at = get(heap, size, Content::Any);
+        fill(at, size);
+        at
+    };
+    let mut held: Vec<_> = (0..300).map(|_| new()).collect();
+    replace(heap, &mut held, 3000, new);
+    let before = faults();
+    replace(heap, &mut held, 3000, new);
+    let faults = faults() - before;
+    // Half of the pages of each, before.
+    assert!(faults < 3000 * 15, "{faults} faults");
+    held.iter().for_each(|&at| free(heap, at));
+}
+
+/// Buffers a little shorter than whole blocks, of which a page here and there is touched.
+#[test]
+fn pages_of_tails_stay() {
+    let heap = unverified();
+    let size = (4 << 20) - FRAME_SIZE;
+    let turn = || {
+        let at = get(heap, size, Content::Any);
+        // SAFETY: within the memory.
+        (0..size).step_by(5 * FRAME_SIZE).for_each(|byte| unsafe { at.add(byte).write(1) });
+        free(heap, at);
+    };
+    (0..100).for_each(|_| turn());
+    let before = faults();
+    (0..200).for_each(|_| turn());
+    let faults = faults() - before;
+    assert!(faults < 200 * 10, "{faults} faults");
+}
