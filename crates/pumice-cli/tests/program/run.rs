@@ -82,7 +82,8 @@ fn exec_becomes_the_program() {
 /// As the first process of a container it has the children of processes that have ended.
 #[test]
 fn orphans_are_reaped() {
-    let script = "for i in 1 2 3 4 5; do sh -c 'sleep 0.2 &'; done; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status | wc -l";
+    let script = "for i in 1 2 3 4 5; do sh -c 'sleep 0.2 &'; done; sleep 1; \
+                  grep -l '^State:.Z' /proc/[0-9]*/status | wc -l";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
     command.arg(env!("CARGO_BIN_EXE_pumice")).args(["run", "--", "sh", "-c", script]);

@@ -8,7 +8,8 @@ use core::array;
 
 use super::classes::{scattered, Density};
 use super::hints::WithHints;
-use super::serve::{whole_blocks, Keeps, Pages, Rest, RunEnd, SAMPLE_BLOCKS};
+use super::retain::Rest;
+use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};

@@ -5,7 +5,8 @@
 
 use super::hints::WithHints;
 use super::price::TOUCHED_AHEAD;
-use super::serve::{whole_blocks, Pages, Rest, RunEnd};
+use super::retain::Rest;
+use super::serve::{whole_blocks, Pages, RunEnd};
 use super::{Content, Heap, PoolZone, ZoneKind};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;

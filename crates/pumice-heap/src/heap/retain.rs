@@ -19,6 +19,7 @@ use super::{Heap, PoolZone, ZoneKind};
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::BlockWord;
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
@@ -59,6 +60,20 @@ pub(super) struct Retained {
     tail_share: AtomicUsize,
     /// Blocks that may be counted now.
     countable: AtomicUsize,
+}
+
+/// The frames of a run in a block with others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    pub(super) content: Want,
+    /// Behind whole blocks whose pages stay: those that stay as well, and are counted.
+    pub(super) expected: Option<NonZeroUsize>,
+}
+
+impl Rest {
+    pub(super) fn of(content: Want) -> Rest {
+        Rest { content, expected: None }
+    }
 }
 
 /// Subtracts from a count of frames that orders nothing, and may be a little short.

@@ -6,11 +6,11 @@ use super::classes::Density;
 use super::held::MOST_GUESSED;
 use super::hints::WithHints;
 use super::mapping::has_lost;
+use super::retain::Rest;
 use super::{
     blocks_and_tail, is_free, Content, Discard, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN,
 };
 use crate::stats::{Event, FreeBytes};
-use core::num::NonZeroUsize;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
 use pumice_frames::frame::ledger::Want;
@@ -48,20 +48,6 @@ pub(super) struct RunEnd {
     pub(super) kept: usize,
     /// Whether freed memory may be used again: never where a part is the kernel's for good.
     pub(super) is_recycled: bool,
-}
-
-/// The frames of a run in a block with others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
-    pub(super) content: Want,
-    /// Behind whole blocks whose pages stay: those that stay as well, and are counted ([`super::retain`]).
-    pub(super) expected: Option<NonZeroUsize>,
-}
-
-impl Rest {
-    pub(super) fn of(content: Want) -> Rest {
-        Rest { content, expected: None }
-    }
 }
 
 impl RunEnd {

@@ -13,7 +13,8 @@ use core::ptr::NonNull;
 
 use super::hints::WithHints;
 use super::moves::mark_lost;
-use super::serve::{whole_blocks, Rest, RunEnd};
+use super::retain::Rest;
+use super::serve::{whole_blocks, RunEnd};
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
