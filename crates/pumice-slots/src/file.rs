@@ -115,6 +115,13 @@ impl SlotFile {
         }
     }
 
+    /// Whether an open file is a slot, of whichever daemon. A program can make a file of its own that looks like one.
+    pub fn is_one(file: impl AsFd) -> bool {
+        let file = file.as_fd();
+        fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+            && rest_of_name(file).is_some()
+    }
+
     /// Whether both are of one file.
     pub fn is_same_file(&self, other: &SlotFile) -> bool {
         self.inode == other.inode
@@ -151,10 +158,16 @@ impl SlotFile {
 
 /// The snapshot that a slot's name says. Nobody but its maker could give it the name.
 fn snapshot_of(file: &OwnedFd) -> Option<SnapshotName> {
+    SnapshotName::new(rest_of_name(file.as_fd())?.strip_prefix(':')?)
+}
+
+/// The part of a slot's name that follows [`NAME`]; `None` if it has another name.
+fn rest_of_name(file: BorrowedFd<'_>) -> Option<String> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = readlinkat(CWD, path, Vec::new()).ok()?;
     let name = link.to_str().ok()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
-    SnapshotName::new(name.strip_prefix(NAME)?.strip_prefix(':')?)
+    let rest = name.strip_prefix(NAME)?;
+    (rest.is_empty() || rest.starts_with(':')).then(|| rest.to_owned())
 }
 
 impl AsFd for SlotFile {
@@ -427,6 +440,21 @@ mod tests {
         let kept = file.as_fd().try_clone_to_owned().expect("a copy");
         file.end().expect("truncated");
         assert!(SlotFile::adopt(kept).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn slots_are_told_from_other_files_in_memory() {
+        for snapshot in [None, SnapshotName::new("web")] {
+            let file = SlotFile::create_for(snapshot, 4096, PageKind::Small).expect("a memfd");
+            assert!(SlotFile::is_one(&file));
+        }
+        for (name, seals) in
+            [(c"pumice-slot", SealFlags::GROW), (c"pumice-slots", SEALS), (c"vm", SEALS)]
+        {
+            let other = memfd_create(name, MemfdFlags::ALLOW_SEALING).expect("a memfd");
+            fcntl_add_seals(&other, seals).expect("sealed");
+            assert!(!SlotFile::is_one(&other), "{name:?}");
+        }
     }
 
     #[test]
