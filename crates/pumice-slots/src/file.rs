@@ -53,7 +53,20 @@ impl SlotFile {
         SlotFile::create_for(None, bytes, pages)
     }
 
-    /// The same for the content of a snapshot, which the file's name says from then on.
+    /// Makes the file of a shared snapshot, which is sealed once it is filled
+    /// ([`SharedFile::seal`](super::shared::SharedFile::seal)).
+    ///
+    /// # Errors
+    /// As [`SlotFile::create`].
+    pub fn create_shared(
+        snapshot: SnapshotName,
+        bytes: u64,
+        pages: PageKind,
+    ) -> io::Result<SlotFile> {
+        SlotFile::make(Some(snapshot), bytes, pages, SealFlags::GROW)
+    }
+
+    /// Makes the file of a slot that gets a snapshot's content, and says the snapshot by its name from then on.
     ///
     /// # Errors
     /// As [`SlotFile::create`].
@@ -61,6 +74,15 @@ impl SlotFile {
         snapshot: Option<SnapshotName>,
         bytes: u64,
         pages: PageKind,
+    ) -> io::Result<SlotFile> {
+        SlotFile::make(snapshot, bytes, pages, SEALS)
+    }
+
+    fn make(
+        snapshot: Option<SnapshotName>,
+        bytes: u64,
+        pages: PageKind,
+        seals: SealFlags,
     ) -> io::Result<SlotFile> {
         if bytes == 0 || bytes % pages.granule() != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -82,7 +104,7 @@ impl SlotFile {
             made => made?,
         };
         ftruncate(&descriptor, bytes)?;
-        fcntl_add_seals(&descriptor, SEALS)?;
+        fcntl_add_seals(&descriptor, seals)?;
         let status = fstat(&descriptor)?;
         let inode = (status.st_dev, status.st_ino);
         Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid, snapshot })

@@ -90,6 +90,7 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         descriptor: lease.file().as_raw_fd(),
         bytes: options.size.unwrap_or(lease.bytes()),
         pages: lease.pages(),
+        sharing: lease.sharing(),
     };
     let line: Vec<_> = options.program.iter().map(|word| slot.fill_in(word)).collect();
     let holder = Holder::start(lease);

@@ -6,6 +6,7 @@ mod isolation;
 mod protocol;
 mod qemu;
 mod saved;
+mod shared;
 mod snapshots;
 mod strangers;
 mod users;

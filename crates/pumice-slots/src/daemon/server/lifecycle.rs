@@ -269,8 +269,7 @@ impl Server {
         let is_waiting = |state: &ConnectionState| matches!(state, ConnectionState::Waiting(_));
         let states = self.connections.values().map(|connection| &connection.state);
         let waiting = states.filter(|state| is_waiting(state)).count();
-        let leased_bytes = self.connections.values().map(|other| other.leased_bytes());
-        let leased_bytes = leased_bytes.fold(0, u64::saturating_add);
+        let leased_bytes = self.leased_bytes();
         for (counter, value) in [
             (Counter::PopulatedBytes, bytes),
             (Counter::PopulateCpuNs, cpu_ns),
