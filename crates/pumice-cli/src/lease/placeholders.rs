@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use pumice_slots::{PageKind, Sharing};
+use pumice_slots::PageKind;
 
 use pumice_command::Failure;
 
@@ -21,8 +21,6 @@ pub struct Values {
     pub bytes: u64,
     /// The kind of pages that it is made of.
     pub pages: PageKind,
-    /// Whether it can only be read, and others have it.
-    pub sharing: Sharing,
 }
 
 /// A program that is told of no slot would not use it.
@@ -65,13 +63,8 @@ impl Values {
     /// The value of QEMU's `-object`. Without the alignment QEMU maps the file somewhere where no huge page fits.
     fn qemu_object(&self) -> String {
         let path = self.path.display();
-        // A shared slot is mapped privately.
-        let share = match self.sharing {
-            Sharing::Alone => "on",
-            Sharing::Shared => "off",
-        };
         format!(
-            "memory-backend-file,id=pumice,size={},mem-path={path},share={share},align={}",
+            "memory-backend-file,id=pumice,size={},mem-path={path},share=on,align={}",
             self.bytes,
             self.pages.alignment()
         )
@@ -83,16 +76,11 @@ mod tests {
     use super::*;
 
     fn filled(word: &str) -> String {
-        filled_for(word, Sharing::Alone)
-    }
-
-    fn filled_for(word: &str, sharing: Sharing) -> String {
         let slot = Values {
             path: "/proc/7/fd/3".into(),
             descriptor: 3,
             bytes: 1 << 30,
             pages: PageKind::Thp,
-            sharing,
         };
         slot.fill_in(OsStr::new(word)).into_string().expect("UTF-8")
     }
@@ -107,11 +95,6 @@ mod tests {
             "memory-backend-file,id=pumice,size=1073741824,mem-path=/proc/7/fd/3,share=on,\
              align=2097152,prealloc=on"
         );
-    }
-
-    #[test]
-    fn a_shared_slot_is_mapped_privately() {
-        assert!(filled_for("{qemu}", Sharing::Shared).contains("/proc/7/fd/3,share=off,"));
     }
 
     #[test]

@@ -35,13 +35,16 @@ pub enum Error {
 
 /// Copies all of a slot into a file that is all hole, and tells `progress` how far it is. Returns the bytes written.
 pub fn copy(slot: &Slot, to: &File, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
-    let mut piece = vec![0; PIECE_BYTES];
+    let mut room = vec![0; PIECE_BYTES + BLOCK_BYTES];
+    // The kernel copies to a buffer that begins with a page several times as fast as to others.
+    let before = room.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
+    let room = &mut room[before..before + PIECE_BYTES];
     let (mut at, mut written) = (0, 0);
     while let Some((start, end)) = next_data(slot, at)? {
         at = start;
         while at < end {
             let rest = usize::try_from(end - at).unwrap_or(usize::MAX);
-            let piece = &mut piece[..PIECE_BYTES.min(rest)];
+            let piece = &mut room[..PIECE_BYTES.min(rest)];
             read(slot, piece, at)?;
             for run in data_runs(piece) {
                 to.write_all_at(&piece[run.clone()], at + run.start as u64)

@@ -316,20 +316,28 @@ fn a_full_disk_is_a_line_and_leaves_the_old_file() {
 /// Whenever it is killed, there is the whole file or none.
 #[test]
 fn a_signal_leaves_the_whole_file_or_none() {
-    let daemon = Daemon::start("saved-killed", &["--slot", "64M=1", "--pages", "thp"]);
+    let signals = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGKILL];
+    killed("saved-killed", &signals, |_| ());
+}
+
+/// The same where each file has a name: SIGKILL can't be waited for.
+#[test]
+fn a_signal_leaves_nothing_on_file_systems_without_nameless_files() {
+    let signals = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+    killed("saved-named", &signals, deny_nameless_files);
+}
+
+fn killed(test: &str, signals: &[libc::c_int], prepare: fn(&mut Command)) {
+    let daemon = Daemon::start(test, &["--slot", "64M=1", "--pages", "thp"]);
     let lessee = Lessee::start(&daemon, "64M");
     lessee.write(&noise(1, 64 << 20), 0);
     let expected = lessee.content();
-    let place = place("saved-killed");
+    let place = place(test);
     let path = place.join("web.mem");
-    for (round, signal) in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGKILL]
-        .into_iter()
-        .cycle()
-        .take(12)
-        .enumerate()
-    {
+    for (round, &signal) in signals.iter().cycle().take(15).enumerate() {
         let mut command = pumice(&["snapshot", &lessee.pid()]);
-        let command = command.arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+        command.arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+        prepare(&mut command);
         let mut child = command.spawn().expect("pumice starts");
         thread::sleep(Duration::from_millis(3 * round as u64));
         // SAFETY: a plain system call; the child is not reaped yet.
@@ -343,6 +351,42 @@ fn a_signal_leaves_the_whole_file_or_none() {
         }
         let _ = fs::remove_file(&path);
     }
+    // To its end, over a file that is there.
+    fs::write(&path, "old").expect("written");
+    let mut command = pumice(&["snapshot", &lessee.pid()]);
+    command.arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+    prepare(&mut command);
+    assert!(command.status().expect("pumice starts").success());
+    assert!(names(&place) == ["web.mem"] && fs::read(&path).expect("ours") == expected);
+}
+
+/// Has the program get the kernel's answer of file systems that have no files without a name.
+fn deny_nameless_files(command: &mut Command) {
+    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let nameless = (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
+    // The number of the call and the low half of its third argument, as seccomp(2) has them.
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_openat as u32, 0, 3),
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 32, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, nameless, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let deny = move || {
+        let filter = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: plain system calls on a filter that lives here.
+        let failed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) != 0
+        };
+        match failed {
+            true => Err(std::io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    };
+    // SAFETY: between fork and exec it makes system calls only.
+    unsafe { command.pre_exec(deny) };
 }
 
 /// The slot is truncated while it is read: nothing is made of a half.
