@@ -294,12 +294,6 @@ impl Lease {
         self.grant.sharing == Sharing::Shared
     }
 
-    /// The same for pumice's crates.
-    #[doc(hidden)]
-    pub fn sharing(&self) -> Sharing {
-        self.grant.sharing
-    }
-
     /// Its file, to be mapped shared, or privately if it is shared itself. It can't grow.
     pub fn file(&self) -> &File {
         &self.file

@@ -4,13 +4,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{fcntl_add_seals, fstat, openat, Mode, OFlags, SealFlags, CWD};
+use rustix::fs::{fchmod, fcntl_add_seals, fstat, openat, Mode, OFlags, SealFlags, CWD};
 
 use super::file::SlotFile;
 
 /// No writing, no other size, and no seal more.
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
+
+const MODE: Mode = Mode::RUSR.union(Mode::RGRP).union(Mode::ROTH);
 
 /// A sealed memfd, by a descriptor for reading. Its memory is freed when the last lessee and the daemon have let go.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ impl SharedFile {
     /// `EBUSY` where a mapping can still write to it, or a device; `EPERM` for a slot that was not made so.
     pub fn seal(file: SlotFile) -> io::Result<SharedFile> {
         fcntl_add_seals(&file, SEALS)?;
+        // No seal keeps lessees from leaving each other extended attributes, or times. They need the right to write.
+        fchmod(&file, MODE)?;
         // With a descriptor that can write some kernels refuse a shared mapping, also one for reading.
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let descriptor = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -54,7 +58,7 @@ impl AsFd for SharedFile {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, MetadataExt};
     use std::ptr::null_mut;
 
     use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
@@ -80,11 +84,12 @@ mod tests {
         let kept = File::from(made.as_fd().try_clone_to_owned().expect("a copy"));
         let shared = SharedFile::seal(made).expect("sealed");
         let path = format!("/proc/self/fd/{}", shared.as_fd().as_raw_fd());
-        let again = File::options().read(true).write(true).open(path).expect("opens");
+        // Root may.
+        let again = File::options().read(true).write(true).open(path);
+        let own = File::from(shared.as_fd().try_clone_to_owned().expect("a copy"));
+        assert_eq!(own.metadata().expect("a file").mode() & 0o777, 0o444);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        for file in
-            [&kept, &again, &File::from(shared.as_fd().try_clone_to_owned().expect("a copy"))]
-        {
+        for file in [Some(&kept), again.as_ref().ok(), Some(&own)].into_iter().flatten() {
             assert!(file.write_at(b"x", 0).is_err());
             assert!(file.set_len(0).is_err() && file.set_len(2 * BYTES).is_err());
             assert!(fcntl_add_seals(file, SealFlags::FUTURE_WRITE).is_err());

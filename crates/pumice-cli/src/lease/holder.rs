@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pumice_slots::refusal::Reason;
-use pumice_slots::{Error, Lease, Sharing};
+use pumice_slots::{Error, Lease};
 use rustix::event::{poll, PollFd, PollFlags};
 
 use crate::run::spawn;
@@ -26,7 +26,7 @@ impl Holder {
     /// Starts the thread. Without one the lease is held all the same, by one daemon only. A shared slot is the next
     /// daemon's no more: nobody has to give it back.
     pub fn start(lease: Lease) -> Holder {
-        let is_kept = lease.sharing() == Sharing::Alone;
+        let is_kept = !lease.is_shared();
         let connection = lease.connection().try_clone_to_owned().ok().filter(|_| is_kept);
         let lease = Arc::new(Mutex::new(Some(lease)));
         let shared = Arc::clone(&lease);

@@ -76,6 +76,9 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         None => client.lease(&request(&options)),
     };
     let lease = lease.map_err(|error| explain(&error))?;
+    if lease.is_shared() {
+        placeholders::check_shared(&options.program)?;
+    }
     if lease.is_empty() {
         populate(&lease)?;
     }
@@ -90,7 +93,6 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         descriptor: lease.file().as_raw_fd(),
         bytes: options.size.unwrap_or(lease.bytes()),
         pages: lease.pages(),
-        sharing: lease.sharing(),
     };
     let line: Vec<_> = options.program.iter().map(|word| slot.fill_in(word)).collect();
     let holder = Holder::start(lease);

@@ -266,13 +266,15 @@ fn it_is_listed_configured_and_refused_in_words() {
     let arguments = ["--config", config_path, "--slot", "64K=1", "--metrics", &metrics];
     let daemon = Daemon::start("shared-words", &arguments);
     until(&daemon, "ready", |row| row.class.ready == 1);
-    let script = "head -n 1 {path}; echo x 2> /dev/null > {path} || echo refused; echo {qemu}";
+    let script = "head -n 1 {path}; echo x 2> /dev/null > {path} || echo refused";
     let leased = ["lease", "--snapshot", "web", "--wait", "60s"];
     let output = daemon.command(&leased, &["--", "sh", "-c", script]).output();
-    let said = stdout(&output.expect("pumice starts"));
-    let lines: Vec<_> = said.lines().collect();
-    assert!(lines.len() == 3 && lines[..2] == ["a snapshot", "refused"], "{said}");
-    assert!(lines[2].contains(",share=off,"), "{said}");
+    assert_eq!(stdout(&output.expect("pumice starts")), "a snapshot\nrefused");
+    let output = daemon.command(&leased, &["--", "echo", "{qemu}"]).output();
+    let output = output.expect("pumice starts");
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{said}");
+    assert!(said.lines().count() == 1 && said.contains("web=FILE:4"), "{said}");
 
     let held = lease(&daemon);
     let shown = |arguments: &[&str]| {
