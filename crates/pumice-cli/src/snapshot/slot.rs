@@ -74,9 +74,7 @@ fn find(pid: &str) -> Result<Slot, Failure> {
         Failure::system(match error.kind() {
             io::ErrorKind::NotFound => format!("no process {pid}"),
             io::ErrorKind::PermissionDenied => {
-                format!(
-                    "the files of process {pid} are another user's to see; root may, or its user"
-                )
+                format!("this user may not see the files of process {pid}; root may")
             }
             _ => format!("can't look at the files of process {pid}: {error}"),
         })

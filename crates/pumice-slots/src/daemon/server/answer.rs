@@ -211,7 +211,7 @@ impl Server {
     /// for none that it has a version of.
     fn shared_bytes(&self, account: u32) -> u64 {
         let theirs = || self.connections.values().filter(|it| it.account == account);
-        let had = self.shared_leases(theirs());
+        let had = shared_leases(theirs());
         let mut waited_for: Vec<_> =
             theirs().filter_map(Connection::wait).map(|it| it.key).collect();
         waited_for.retain(|key| {
@@ -234,19 +234,10 @@ impl Server {
             })
     }
 
-    /// The shared slots that these connections lease, each once.
-    fn shared_leases<'a>(
-        &self,
-        connections: impl Iterator<Item = &'a Connection>,
-    ) -> HashMap<u64, Key> {
-        let leases = connections.filter_map(Connection::lease);
-        leases.filter_map(|it| Some((it.file.shared()?.id(), it.key))).collect()
-    }
-
     /// The bytes that are leased. A shared slot counts once, and not while it is ready for others, too.
     pub(super) fn leased_bytes(&self) -> u64 {
         let own = self.connections.values().map(Connection::leased_bytes);
-        let shared = self.shared_leases(self.connections.values());
+        let shared = shared_leases(self.connections.values());
         let shared = shared.iter().filter(|(&id, _)| !self.pool.has_ready(id));
         own.chain(shared.map(|(_, key)| key.bytes)).fold(0, u64::saturating_add)
     }
@@ -482,4 +473,10 @@ impl Server {
         rows.sort_by_key(|row| row.id);
         rows
     }
+}
+
+/// The shared slots that these connections lease, each once.
+fn shared_leases<'a>(connections: impl Iterator<Item = &'a Connection>) -> HashMap<u64, Key> {
+    let leases = connections.filter_map(Connection::lease);
+    leases.filter_map(|it| Some((it.file.shared()?.id(), it.key))).collect()
 }
