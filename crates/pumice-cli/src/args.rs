@@ -16,6 +16,7 @@ use crate::man;
 use crate::run::{EnvArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::slots::SlotsArgs;
+use crate::snapshot::SnapshotArgs;
 use crate::stat::StatArgs;
 use crate::top::TopArgs;
 use crate::trace::TraceArgs;
@@ -43,6 +44,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run a program on a slot of ready memory that a daemon keeps
     Lease(LeaseArgs),
+    /// Write the memory of a slot that a program runs on to a file, of which pumice serve --snapshot makes slots
+    Snapshot(SnapshotArgs),
     /// List a daemon's slots, show its counters, change how it populates
     Slots(SlotsArgs),
     Estimate(EstimateArgs),

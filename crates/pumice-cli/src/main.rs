@@ -11,6 +11,7 @@
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`serve`] | `pumice serve`: starts the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
+//! | [`snapshot`] | `pumice snapshot`: such a slot's memory into a file |
 //! | [`slots`] | `pumice slots`: a daemon's slots, leases and counts |
 //! | [`mod@bench`] | `pumice bench`: the experiments |
 //! | [`man`] | `pumice man`: the manual page |
@@ -38,6 +39,7 @@ mod numbers;
 mod run;
 mod serve;
 mod slots;
+mod snapshot;
 mod stat;
 mod top;
 mod trace;
@@ -74,6 +76,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Top(options)) => top::top(&options).map(|()| 0),
         Ok(Command::Serve(options)) => serve::serve(*options).map(|()| 0),
         Ok(Command::Lease(options)) => lease::lease(options),
+        Ok(Command::Snapshot(options)) => snapshot::snapshot(&options).map(|()| 0),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Estimate(options)) => estimate::estimate(&options),
         Ok(Command::Trace(options)) => trace::trace(&options),

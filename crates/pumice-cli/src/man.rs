@@ -98,6 +98,7 @@ pumice run \-\- python3 train.py
 pumice run \-\-ready 2G \-\-report \-\- ./solver input
 pumice ctl $(pidof solver) scrub_rate_pages_per_s=100000
 pumice env \-\-format systemd \-\-install\-shim /usr/local/lib/pumice
+pumice snapshot $(pidof qemu\-system\-x86_64) /var/lib/vm/web.mem
 .fi
 .SH SEE ALSO
 \fBld.so\fR(8), \fBmadvise\fR(2)

@@ -73,10 +73,11 @@ fn list_tables(classes: &[ClassRow], snapshots: &[SnapshotRow], leases: &[LeaseR
         text += &columns(&rows);
     }
     if !snapshots.is_empty() {
-        let head = ["SNAPSHOT", "FILE"].iter().chain(&CLASS_HEAD).copied();
+        let head = ["SNAPSHOT", "FILE", "SHARING"].iter().chain(&CLASS_HEAD).copied();
         let mut rows = vec![head.map(str::to_owned).collect()];
         for snapshot in snapshots {
-            let own = [snapshot.name.to_string(), snapshot.file.name().to_owned()];
+            let (file, sharing) = (snapshot.file.name(), snapshot.sharing.name());
+            let own = [snapshot.name.to_string(), file.to_owned(), sharing.to_owned()];
             rows.push(own.into_iter().chain(class_cells(&snapshot.class)).collect());
         }
         text += if text.is_empty() { "" } else { "\n" };
@@ -140,6 +141,7 @@ fn list_json(classes: &[ClassRow], snapshots: &[SnapshotRow], leases: &[LeaseRow
             let mut object = class_json(&snapshot.class);
             object["name"] = snapshot.name.as_str().into();
             object["file"] = snapshot.file.name().into();
+            object["sharing"] = snapshot.sharing.name().into();
             object["file_bytes"] = snapshot.file_bytes.into();
             object
         })

@@ -22,7 +22,7 @@ use super::pages::{Charge, PageKind};
 use super::peer::Trusted;
 use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
-use super::snapshot::SnapshotName;
+use super::snapshot::{Sharing, SnapshotName};
 use super::socket;
 
 /// Names a socket other than the default.
@@ -84,7 +84,8 @@ impl Client {
     }
 
     /// Leases a slot that has the content of a snapshot, and zeros up to the end of its last page. Nobody else has the
-    /// slot's memory, and nothing that is written to it goes to the snapshot's file.
+    /// slot's memory, and nothing that is written to it goes to the snapshot's file. If the daemon's configuration says
+    /// that the snapshot is shared ([`Lease::is_shared`]), all have the same memory and none can write to it.
     ///
     /// # Errors
     /// As [`Client::lease`].
@@ -287,7 +288,13 @@ impl Lease {
         self.grant.pages
     }
 
-    /// Its file, to be mapped shared. It can't grow.
+    /// Whether others have the same memory: it can only be read, and is to be mapped privately. Pages that are written
+    /// to are copied then.
+    pub fn is_shared(&self) -> bool {
+        self.grant.sharing == Sharing::Shared
+    }
+
+    /// Its file, to be mapped shared, or privately if it is shared itself. It can't grow.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -325,9 +332,17 @@ impl Lease {
             Ok((Reply::Done, _)) => Ok(()),
             Ok(_) => Err(UNEXPECTED),
             Err(error) => {
-                self.file.set_len(0)?;
+                self.truncate()?;
                 Err(error)
             }
+        }
+    }
+
+    /// Gives the memory back without a daemon. That of a shared snapshot goes when nobody has it open or mapped.
+    fn truncate(&self) -> io::Result<()> {
+        match self.is_shared() {
+            true => Ok(()),
+            false => self.file.set_len(0),
         }
     }
 
@@ -384,7 +399,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A daemon sees to it when the connection closes, but for one that may not have it yet.
         if self.asked.is_some() || is_closed(&self.connection) {
-            let _ = self.file.set_len(0);
+            let _ = self.truncate();
         }
     }
 }

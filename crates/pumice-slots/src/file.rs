@@ -53,7 +53,20 @@ impl SlotFile {
         SlotFile::create_for(None, bytes, pages)
     }
 
-    /// The same for the content of a snapshot, which the file's name says from then on.
+    /// Makes the file of a shared snapshot, which is sealed once it is filled
+    /// ([`SharedFile::seal`](super::shared::SharedFile::seal)).
+    ///
+    /// # Errors
+    /// As [`SlotFile::create`].
+    pub fn create_shared(
+        snapshot: SnapshotName,
+        bytes: u64,
+        pages: PageKind,
+    ) -> io::Result<SlotFile> {
+        SlotFile::make(Some(snapshot), bytes, pages, SealFlags::GROW)
+    }
+
+    /// Makes the file of a slot that gets a snapshot's content, and says the snapshot by its name from then on.
     ///
     /// # Errors
     /// As [`SlotFile::create`].
@@ -61,6 +74,15 @@ impl SlotFile {
         snapshot: Option<SnapshotName>,
         bytes: u64,
         pages: PageKind,
+    ) -> io::Result<SlotFile> {
+        SlotFile::make(snapshot, bytes, pages, SEALS)
+    }
+
+    fn make(
+        snapshot: Option<SnapshotName>,
+        bytes: u64,
+        pages: PageKind,
+        seals: SealFlags,
     ) -> io::Result<SlotFile> {
         if bytes == 0 || bytes % pages.granule() != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -82,7 +104,7 @@ impl SlotFile {
             made => made?,
         };
         ftruncate(&descriptor, bytes)?;
-        fcntl_add_seals(&descriptor, SEALS)?;
+        fcntl_add_seals(&descriptor, seals)?;
         let status = fstat(&descriptor)?;
         let inode = (status.st_dev, status.st_ino);
         Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid, snapshot })
@@ -113,6 +135,13 @@ impl SlotFile {
             }
             _ => Err(descriptor),
         }
+    }
+
+    /// Whether an open file is a slot, of whichever daemon. A program can make a file of its own that looks like one.
+    pub fn is_one(file: impl AsFd) -> bool {
+        let file = file.as_fd();
+        fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+            && rest_of_name(file).is_some()
     }
 
     /// Whether both are of one file.
@@ -151,10 +180,16 @@ impl SlotFile {
 
 /// The snapshot that a slot's name says. Nobody but its maker could give it the name.
 fn snapshot_of(file: &OwnedFd) -> Option<SnapshotName> {
+    SnapshotName::new(rest_of_name(file.as_fd())?.strip_prefix(':')?)
+}
+
+/// The part of a slot's name that follows [`NAME`]; `None` if it has another name.
+fn rest_of_name(file: BorrowedFd<'_>) -> Option<String> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = readlinkat(CWD, path, Vec::new()).ok()?;
     let name = link.to_str().ok()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
-    SnapshotName::new(name.strip_prefix(NAME)?.strip_prefix(':')?)
+    let rest = name.strip_prefix(NAME)?;
+    (rest.is_empty() || rest.starts_with(':')).then(|| rest.to_owned())
 }
 
 impl AsFd for SlotFile {
@@ -427,6 +462,21 @@ mod tests {
         let kept = file.as_fd().try_clone_to_owned().expect("a copy");
         file.end().expect("truncated");
         assert!(SlotFile::adopt(kept).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn slots_are_told_from_other_files_in_memory() {
+        for snapshot in [None, SnapshotName::new("web")] {
+            let file = SlotFile::create_for(snapshot, 4096, PageKind::Small).expect("a memfd");
+            assert!(SlotFile::is_one(&file));
+        }
+        for (name, seals) in
+            [(c"pumice-slot", SealFlags::GROW), (c"pumice-slots", SEALS), (c"vm", SEALS)]
+        {
+            let other = memfd_create(name, MemfdFlags::ALLOW_SEALING).expect("a memfd");
+            fcntl_add_seals(&other, seals).expect("sealed");
+            assert!(!SlotFile::is_one(&other), "{name:?}");
+        }
     }
 
     #[test]

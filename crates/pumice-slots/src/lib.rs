@@ -6,13 +6,14 @@
 //! | module | contents |
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
-//! | [`snapshot`] | names of snapshots |
+//! | [`snapshot`] | names of snapshots, and whether their lessees share memory |
 //! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | the settings of a running daemon that can change |
 //! | [`stat`] | a daemon's counts |
 //! | [`socket`] | packets and descriptors over a unix socket |
 //! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
+//! | [`shared`] | the memory of a shared snapshot, which nobody can change |
 //! | [`peer`] | the credentials of a socket's listener |
 //! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
 //! | [`serving`] | sockets in safe folders, pages of metrics |
@@ -36,6 +37,11 @@
 //! 4. The lease ends when its connection does, however that comes. The daemon truncates the file and
 //!    closes it. Mappings that are left get SIGBUS, and no descriptor brings the size back.
 //!
+//! A shared snapshot's memory is the exception: any number of tenants have it, and it has one content for good. It is
+//! filled like a slot and then sealed against writing and every change of its size, before anybody has it. Tenants get
+//! a descriptor for reading, and their private mappings copy the pages that they write to. It is never truncated: the
+//! kernel frees it when the daemon and the last tenant have let go of it.
+//!
 //! Pages that a tenant has pinned (registered buffers, a device) stay its own until it unpins them: truncating
 //! takes pages out of the file, and none is anybody else's before its last user is gone. On hugetlb
 //! pages the kernel lets each holder of the descriptor map it anew and so grow it, seals or not: the holder gets
@@ -52,6 +58,7 @@ pub mod peer;
 pub mod refusal;
 pub mod serving;
 pub mod settings;
+pub mod shared;
 pub mod snapshot;
 pub mod socket;
 pub mod stat;
@@ -62,4 +69,5 @@ pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};
 pub use refusal::Refusal;
-pub use snapshot::SnapshotName;
+pub use shared::SharedFile;
+pub use snapshot::{Sharing, SnapshotName};

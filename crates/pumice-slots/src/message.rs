@@ -7,7 +7,7 @@
 use super::pages::{Charge, PageKind};
 use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
-use super::snapshot::SnapshotName;
+use super::snapshot::{Sharing, SnapshotName};
 use wire::{Reader, Writer};
 
 mod wire;
@@ -125,6 +125,9 @@ pub struct Grant {
     pub pages: PageKind,
     /// The side that populates it: with [`Charge::Lessee`] it is empty.
     pub charge: Charge,
+    /// Whether others have it, too, and nobody can write to it. The message is of another kind then, which older
+    /// clients do not take for a slot of theirs.
+    pub sharing: Sharing,
 }
 
 /// A class of slots of one size and kind.
@@ -180,6 +183,8 @@ pub struct SnapshotRow {
     pub file_bytes: u64,
     /// The file's state.
     pub file: FileState,
+    /// Whether all clients have the same slot.
+    pub sharing: Sharing,
     /// Its slots.
     pub class: ClassRow,
 }
@@ -311,7 +316,11 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::Granted(grant) => {
-                let mut to = Writer::begin(kind::LEASE | kind::REPLY);
+                let kind = match grant.sharing {
+                    Sharing::Alone => kind::LEASE,
+                    Sharing::Shared => kind::LEASE_SNAPSHOT,
+                };
+                let mut to = Writer::begin(kind | kind::REPLY);
                 to.u64(grant.id);
                 to.u64(grant.bytes);
                 to.u8(grant.pages as u8);
@@ -372,12 +381,8 @@ impl Reply {
             }
             _ if kind & REPLY == 0 => return Err(Malformed::Kind),
             _ => match kind & !REPLY {
-                kind::LEASE => {
-                    let (id, bytes) = (from.u64()?, from.u64()?);
-                    let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
-                    let charge = Charge::from_number(from.u8()?).ok_or(Malformed::Value)?;
-                    Reply::Granted(Grant { id, bytes, pages, charge })
-                }
+                kind::LEASE => Reply::Granted(Grant::read(&mut from, Sharing::Alone)?),
+                kind::LEASE_SNAPSHOT => Reply::Granted(Grant::read(&mut from, Sharing::Shared)?),
                 kind::END => Reply::Done,
                 kind::CLASSES => Reply::Classes(from.u32()?, from.rows(MAX_ROWS, ClassRow::read)?),
                 kind::LEASES => Reply::Leases(from.u32()?, from.rows(MAX_ROWS, LeaseRow::read)?),
@@ -390,6 +395,15 @@ impl Reply {
             },
         };
         from.finish(reply)
+    }
+}
+
+impl Grant {
+    fn read(from: &mut Reader<'_>, sharing: Sharing) -> Result<Grant, Malformed> {
+        let (id, bytes) = (from.u64()?, from.u64()?);
+        let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        let charge = Charge::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(Grant { id, bytes, pages, charge, sharing })
     }
 }
 
@@ -431,13 +445,15 @@ impl SnapshotRow {
         to.name(self.name);
         to.u64(self.file_bytes);
         to.u8(self.file as u8);
+        to.u8(self.sharing as u8);
         self.class.write(to);
     }
 
     fn read(from: &mut Reader<'_>) -> Result<SnapshotRow, Malformed> {
         let (name, file_bytes) = (from.name()?, from.u64()?);
         let file = FileState::from_number(from.u8()?).ok_or(Malformed::Value)?;
-        Ok(SnapshotRow { name, file_bytes, file, class: ClassRow::read(from)? })
+        let sharing = Sharing::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(SnapshotRow { name, file_bytes, file, sharing, class: ClassRow::read(from)? })
     }
 }
 

@@ -62,6 +62,25 @@ impl fmt::Debug for SnapshotName {
     }
 }
 
+pumice_frames::table! {
+    /// The memory that lessees of a snapshot have.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Sharing: &'static str {
+        /// Each a slot of its own, which it maps shared and writes to.
+        Alone = 0 => "alone",
+        /// All the same, which nobody can write to. They map it privately, and pages that they change are copied.
+        Shared = 1 => "shared",
+    }
+}
+
+impl Sharing {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        self.row()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,9 +23,11 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Starts the thread. Without one the lease is held all the same, by one daemon only.
+    /// Starts the thread. Without one the lease is held all the same, by one daemon only. A shared slot is the next
+    /// daemon's no more: nobody has to give it back.
     pub fn start(lease: Lease) -> Holder {
-        let connection = lease.connection().try_clone_to_owned().ok();
+        let is_kept = !lease.is_shared();
+        let connection = lease.connection().try_clone_to_owned().ok().filter(|_| is_kept);
         let lease = Arc::new(Mutex::new(Some(lease)));
         let shared = Arc::clone(&lease);
         if let Some(connection) = connection {

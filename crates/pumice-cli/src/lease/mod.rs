@@ -76,6 +76,9 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         None => client.lease(&request(&options)),
     };
     let lease = lease.map_err(|error| explain(&error))?;
+    if lease.is_shared() {
+        placeholders::check_shared(&options.program)?;
+    }
     if lease.is_empty() {
         populate(&lease)?;
     }

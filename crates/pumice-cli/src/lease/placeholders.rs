@@ -8,7 +8,8 @@ use pumice_slots::PageKind;
 
 use pumice_command::Failure;
 
-const NAMES: [&str; 3] = ["{path}", "{fd}", "{qemu}"];
+const QEMU: &str = "{qemu}";
+const NAMES: [&str; 3] = ["{path}", "{fd}", QEMU];
 
 /// The slot that they stand for.
 #[derive(Debug)]
@@ -25,16 +26,30 @@ pub struct Values {
 
 /// A program that is told of no slot would not use it.
 pub fn check(line: &[OsString]) -> Result<(), Failure> {
-    let names_any = |word: &OsString| {
-        NAMES.iter().any(|name| word.as_bytes().windows(name.len()).any(|at| at == name.as_bytes()))
-    };
-    if line.iter().any(names_any) {
+    if NAMES.iter().any(|name| has(line, name)) {
         return Ok(());
     }
     Err(Failure::usage(
         "nothing tells the program of the slot; put {path}, {fd} or {qemu} in its arguments, such as \
          -object {qemu} -machine memory-backend=pumice",
     ))
+}
+
+/// A shared slot can only be read. QEMU's object maps the file shared and writes to it, and its memory is left out of a
+/// saved state only then.
+pub fn check_shared(line: &[OsString]) -> Result<(), Failure> {
+    match has(line, QEMU) {
+        false => Ok(()),
+        true => Err(Failure::usage(
+            "this snapshot is shared, and {qemu} needs a slot of its own; let 'pumice serve' keep a number of them, \
+             such as web=FILE:4",
+        )),
+    }
+}
+
+fn has(line: &[OsString], name: &str) -> bool {
+    let name = name.as_bytes();
+    line.iter().any(|word| word.as_bytes().windows(name.len()).any(|at| at == name))
 }
 
 impl Values {
@@ -101,5 +116,7 @@ mod tests {
     fn a_program_must_be_told() {
         assert!(check(&["true".into()]).is_err());
         assert!(check(&["cat".into(), "x={path}".into()]).is_ok());
+        assert!(check_shared(&["cat".into(), "x={path}".into()]).is_ok());
+        assert!(check_shared(&["x={path},{qemu}".into()]).is_err());
     }
 }

@@ -150,6 +150,21 @@ pub fn block_endings_and_stop() -> SignalSet {
     block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGTSTP])
 }
 
+/// Blocks those of [`block_endings`] that are not ignored: nohup(1) has SIGHUP be.
+pub fn block_heeded_endings() -> SignalSet {
+    let is_heeded = |&signal: &c_int| {
+        // SAFETY: the result is valid for the call, which changes nothing; zeros are a valid one.
+        unsafe {
+            let mut now: libc::sigaction = zeroed();
+            let known = libc::sigaction(signal, std::ptr::null(), &mut now) == 0;
+            !(known && now.sa_sigaction == libc::SIG_IGN)
+        }
+    };
+    let endings = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+    let heeded: Vec<_> = endings.into_iter().filter(is_heeded).collect();
+    block(&heeded)
+}
+
 fn block(signals: &[c_int]) -> SignalSet {
     // SAFETY: plain system calls on sets that live here.
     unsafe {

@@ -14,7 +14,7 @@ use pumice_slots::{PageKind, SnapshotName};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::options;
+use super::options::{self, Copies};
 
 /// A file larger than this is no configuration.
 const MOST_BYTES: u64 = 1 << 20;
@@ -84,9 +84,9 @@ pub struct SnapshotEntry {
     pub name: SnapshotName,
     /// The file.
     pub file: PathBuf,
-    /// How many slots.
-    #[serde(default = "one", deserialize_with = "count")]
-    pub count: u32,
+    /// How many slots, or `"shared"`.
+    #[serde(default = "one_alone", deserialize_with = "copies")]
+    pub count: Copies,
     /// As `--pages`.
     #[serde(default, deserialize_with = "pages")]
     pub pages: Option<PageKind>,
@@ -121,6 +121,10 @@ fn one() -> u32 {
     1
 }
 
+fn one_alone() -> Copies {
+    Copies::Alone(1)
+}
+
 fn with<'de, D: Deserializer<'de>, T>(
     from: D,
     parse: impl FnOnce(&str) -> Result<T, String>,
@@ -146,6 +150,22 @@ fn number<'de, D: Deserializer<'de>>(
 
 fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     number(from, 1..=65536, "a count is a number from 1 to 65536")
+}
+
+fn copies<'de, D: Deserializer<'de>>(from: D) -> Result<Copies, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Typed {
+        Number(i64),
+        Word(String),
+    }
+    let text = match Typed::deserialize(from) {
+        Ok(Typed::Number(number)) => number.to_string(),
+        Ok(Typed::Word(word)) => word,
+        // Which says what is expected.
+        Err(_) => String::new(),
+    };
+    options::copies(&text).map_err(D::Error::custom)
 }
 
 fn threads<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
@@ -240,6 +260,10 @@ mod tests {
             name = "web"
             file = "/vm/web.mem"
             count = 4
+            [[snapshot]]
+            name = "base"
+            file = "/vm/base.mem"
+            count = "shared"
             "#,
         )
         .expect("good");
@@ -247,7 +271,8 @@ mod tests {
         assert_eq!((file.slots[0].bytes, file.slots[0].count), (8 << 30, 2));
         assert_eq!(file.slots[1].count, 1);
         assert_eq!(file.snapshots[0].name.as_str(), "web");
-        assert_eq!((file.snapshots[0].count, file.snapshots[0].pages), (4, None));
+        assert_eq!((file.snapshots[0].count, file.snapshots[0].pages), (Copies::Alone(4), None));
+        assert_eq!(file.snapshots[1].count, Copies::Shared);
         assert_eq!(file.pace, [Some(1024), None, None, Some(150), Some(0)]);
         assert_eq!(file.share, Some(50));
         assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
@@ -267,6 +292,8 @@ mod tests {
             ("share = 0", 1, "percent"),
             ("[[snapshot]]\nname = \"a/b\"", 2, "letters"),
             ("[[snapshot]]\nname = \"a\"", 1, "file"),
+            ("[[snapshot]]\nname = \"a\"\nfile = \"/a\"\ncount = 0", 4, "65536, or shared"),
+            ("[[snapshot]]\nname = \"a\"\nfile = \"/a\"\ncount = \"x\"", 4, "65536, or shared"),
         ] {
             let (at, message) = parse(text).expect_err("bad");
             assert_eq!(at, line, "{text}: {message}");

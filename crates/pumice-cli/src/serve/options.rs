@@ -10,7 +10,7 @@ use pumice_heap::config::parse_size;
 use pumice_slots::daemon::{Allowed, Key, Plan, Rule, SnapshotPlan};
 use pumice_slots::serving::http::Address;
 use pumice_slots::settings::PaceSetting;
-use pumice_slots::{PageKind, SnapshotName};
+use pumice_slots::{PageKind, Sharing, SnapshotName};
 
 use super::config;
 
@@ -23,10 +23,10 @@ pub struct ServeArgs {
     /// Keep COUNT slots of SIZE, such as 8G=2 (can be repeated)
     #[arg(long, value_name = "SIZE=COUNT", value_parser = slot)]
     slot: Vec<(u64, u32)>,
-    /// Keep COUNT slots that have the content of FILE, such as web=/var/lib/vm/web.mem:4; clients ask for NAME (can be
-    /// repeated)
+    /// Keep COUNT slots that have the content of FILE, such as web=/var/lib/vm/web.mem:4, or, with the word shared for
+    /// COUNT, one that can only be read and is leased to any number; clients ask for NAME (can be repeated)
     #[arg(long, value_name = "NAME=FILE:COUNT", value_parser = snapshot)]
-    snapshot: Vec<(SnapshotName, PathBuf, u32)>,
+    snapshot: Vec<(SnapshotName, PathBuf, Copies)>,
     /// The pages that slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or
     /// hugetlb-1g; thp if not given
     #[arg(long, value_name = "KIND", value_parser = pages)]
@@ -65,6 +65,31 @@ pub struct ServeArgs {
     pace: PaceArgs,
 }
 
+/// How many slots of a snapshot there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// So many, for a lessee each.
+    Alone(u32),
+    /// One for all.
+    Shared,
+}
+
+impl Copies {
+    fn count(self) -> u32 {
+        match self {
+            Copies::Alone(count) => count,
+            Copies::Shared => 1,
+        }
+    }
+
+    fn sharing(self) -> Sharing {
+        match self {
+            Copies::Alone(_) => Sharing::Alone,
+            Copies::Shared => Sharing::Shared,
+        }
+    }
+}
+
 /// How much is populated at a time, and when.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Populating (also while it runs: pumice slots --set)")]
@@ -97,10 +122,10 @@ impl ServeArgs {
         let mut classes: Vec<(Key, u32)> = Vec::new();
         let listed = file.slots.into_iter().map(|slot| {
             let pages = slot.pages.unwrap_or(default_pages);
-            (Key { bytes: slot.bytes, pages, node: slot.node, snapshot: None }, slot.count)
+            (Key { node: slot.node, ..Key::new(slot.bytes, pages) }, slot.count)
         });
         let typed = self.slot.iter().map(|&(bytes, count)| {
-            (Key { bytes, pages: default_pages, node: self.node, snapshot: None }, count)
+            (Key { node: self.node, ..Key::new(bytes, default_pages) }, count)
         });
         for (key, count) in listed.chain(typed) {
             match classes.iter_mut().find(|(other, _)| *other == key) {
@@ -112,14 +137,16 @@ impl ServeArgs {
         let listed = file.snapshots.into_iter().map(|snapshot| SnapshotPlan {
             name: snapshot.name,
             path: snapshot.file.into(),
-            count: snapshot.count,
+            count: snapshot.count.count(),
+            sharing: snapshot.count.sharing(),
             pages: snapshot.pages.unwrap_or(default_pages),
             node: snapshot.node,
         });
-        let typed = self.snapshot.iter().map(|(name, path, count)| SnapshotPlan {
+        let typed = self.snapshot.iter().map(|(name, path, copies)| SnapshotPlan {
             name: *name,
             path: Arc::from(&**path),
-            count: *count,
+            count: copies.count(),
+            sharing: copies.sharing(),
             pages: default_pages,
             node: self.node,
         });
@@ -160,22 +187,35 @@ fn slot(text: &str) -> Result<(u64, u32), String> {
     slot.ok_or_else(|| "slots are a size and a count, such as 8G=2".into())
 }
 
-/// Reads `NAME=FILE:COUNT`. A path may have colons: the last is before a number.
-fn snapshot(text: &str) -> Result<(SnapshotName, PathBuf, u32), String> {
+/// Reads `NAME=FILE:COUNT`. A path may have colons: the last is before a number or `shared`.
+fn snapshot(text: &str) -> Result<(SnapshotName, PathBuf, Copies), String> {
     const EXPECTED: &str =
         "a snapshot is a name, a file and a count, such as web=/var/lib/vm/web.mem:4";
     let (name, rest) = text.split_once('=').ok_or(EXPECTED)?;
     let name = snapshot_name(name)?;
     let (path, count) = match rest.rsplit_once(':') {
+        Some((path, SHARED)) => (path, SHARED),
         Some((path, count)) if count.bytes().all(|byte| byte.is_ascii_digit()) => (path, count),
         _ => (rest, "1"),
     };
-    let count = count.parse::<u32>().ok().filter(|count| (1..=65536).contains(count));
-    let count = count.ok_or("a count is a number from 1 to 65536")?;
+    let copies = copies(count)?;
     match path.is_empty() {
         true => Err(EXPECTED.into()),
-        false => Ok((name, Path::new(path).to_owned(), count)),
+        false => Ok((name, Path::new(path).to_owned(), copies)),
     }
+}
+
+/// The word for one slot for all.
+const SHARED: &str = Sharing::Shared.name();
+
+/// Reads how many slots of a snapshot there are.
+pub fn copies(text: &str) -> Result<Copies, String> {
+    if text == SHARED {
+        return Ok(Copies::Shared);
+    }
+    let count = text.parse::<u32>().ok().filter(|count| (1..=65536).contains(count));
+    let count = count.ok_or("a count is a number from 1 to 65536, or shared")?;
+    Ok(Copies::Alone(count))
 }
 
 /// Reads a snapshot's name.
@@ -231,17 +271,28 @@ mod tests {
     #[test]
     fn snapshots_are_names_files_and_counts() {
         let web = snapshot_name("web").expect("a name");
-        for (text, path, count) in [
-            ("web=/vm/web.mem:4", "/vm/web.mem", 4),
-            ("web=web.mem", "web.mem", 1),
-            ("web=/a:b/c=d:2", "/a:b/c=d", 2),
-            ("web=/a:b", "/a:b", 1),
+        for (text, path, copies) in [
+            ("web=/vm/web.mem:4", "/vm/web.mem", Copies::Alone(4)),
+            ("web=web.mem", "web.mem", Copies::Alone(1)),
+            ("web=/a:b/c=d:2", "/a:b/c=d", Copies::Alone(2)),
+            ("web=/a:b", "/a:b", Copies::Alone(1)),
+            ("web=/vm/web.mem:shared", "/vm/web.mem", Copies::Shared),
+            ("web=shared", "shared", Copies::Alone(1)),
         ] {
-            assert_eq!(snapshot(text), Ok((web, path.into(), count)), "{text}");
+            assert_eq!(snapshot(text), Ok((web, path.into(), copies)), "{text}");
         }
-        for bad in
-            ["", "web", "web=", "=x", "web=:4", "web=/x:0", "web=/x:", "a/b=/x", "web=/x:99999"]
-        {
+        for bad in [
+            "",
+            "web",
+            "web=",
+            "=x",
+            "web=:4",
+            "web=:shared",
+            "web=/x:0",
+            "web=/x:",
+            "a/b=/x",
+            "web=/x:99999",
+        ] {
             assert!(snapshot(bad).is_err(), "{bad}");
         }
     }

@@ -107,6 +107,8 @@ fn flags_and_values() {
         (&["lease", "8G"], &["PROGRAM"]),
         (&["lease", "8G", "--", "true"], &["{path}", "{qemu}"]),
         (&["lease", "8G", "--wait", "5", "--", "true", "{fd}"], &["500ms"]),
+        (&["snapshot"], &["PID|PATH", "pumice snapshot --help"]),
+        (&["snapshot", "1"], &["FILE"]),
         (&["slots", "--set", "delay=1"], &["delay_ms"]),
         (&["bench", "vm", "--qemu", "/no/such-qemu"], &["apt install", "--qemu"]),
         (&["bench", "pin", "--sizes", "x"], &["512M"]),

@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use crate::message::{LeaseRequest, Reply};
-use crate::{socket, Charge, SlotFile};
+use crate::{socket, Charge, Sharing};
 
 use super::allow::{is_master, Peer};
+use super::backing::Backing;
 use super::pool::Key;
 use super::turns::{Rank, Taker};
 
@@ -59,7 +60,7 @@ pub struct Lease {
     /// The properties of the slot.
     pub key: Key,
     /// Its file, which nobody reads here.
-    pub file: SlotFile,
+    pub file: Backing,
     /// Since when.
     pub since: Instant,
     /// The side that populated it: no class counts slots that the lessee populates.
@@ -86,7 +87,7 @@ impl Connection {
     }
 
     /// Hands over the leased slot.
-    pub fn grant(&self, reply: &Reply, file: &SlotFile) -> Heard {
+    pub fn grant(&self, reply: &Reply, file: &Backing) -> Heard {
         use std::os::fd::AsFd;
         match socket::send(&self.socket, &reply.encode(), Some(file.as_fd())) {
             Ok(()) => Heard::Yes,
@@ -108,11 +109,17 @@ impl Connection {
         }
     }
 
-    /// The bytes it has.
-    pub fn leased_bytes(&self) -> u64 {
+    /// Its lease.
+    pub fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            ConnectionState::Leased(lease) => lease.key.bytes,
-            _ => 0,
+            ConnectionState::Leased(lease) => Some(lease),
+            _ => None,
         }
+    }
+
+    /// The bytes that it has alone.
+    pub fn leased_bytes(&self) -> u64 {
+        let own = self.lease().filter(|lease| lease.key.sharing == Sharing::Alone);
+        own.map_or(0, |lease| lease.key.bytes)
     }
 }

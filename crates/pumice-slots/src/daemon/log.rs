@@ -66,7 +66,7 @@ mod tests {
         let mut lines = 0;
         for size in 1..1_000u32 {
             let bytes = u64::from(size) << 12;
-            let key = Key { bytes, pages: PageKind::Small, node: None, snapshot: web };
+            let key = Key { snapshot: web, ..Key::new(bytes, PageKind::Small) };
             let at = now + Duration::from_millis(100) * size;
             lines += u32::from(said.takes(key, &format!("it has {size} pages"), at));
             said.succeeded(key);
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_failure_is_said_once_until_a_slot_is_populated() {
         let (mut said, now) = (Said::default(), Instant::now());
-        let key = Key { bytes: 4096, pages: PageKind::Small, node: None, snapshot: None };
+        let key = Key::new(4096, PageKind::Small);
         assert!(said.takes(key, "no memory", now) && !said.takes(key, "no memory", now));
         assert!(!said.takes(key, "no memory", now + 2 * MINUTE));
         said.succeeded(key);

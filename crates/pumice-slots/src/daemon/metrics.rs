@@ -63,6 +63,11 @@ pub fn page(census: &Census, classes: &[ClassRow], snapshots: &[SnapshotRow]) ->
     for row in snapshots {
         failing.sample(&[("name", &row.name)], u8::from(row.file == FileState::Failing));
     }
+    let help = "Whether all clients of a snapshot have the same slot.";
+    let mut shared = page.metric("pumice_slots_snapshot_shared", "gauge", help);
+    for row in snapshots {
+        shared.sample(&[("name", &row.name)], row.sharing as u8);
+    }
     page.into_text()
 }
 

@@ -7,6 +7,7 @@
 //! | [`subordinate`] | the owner of a subordinate user number |
 //! | [`directory`] | the daemon's folder: one daemon in each |
 //! | [`listener`] | the socket, or systemd's; the clients that connect |
+//! | [`backing`] | the file behind a slot: one tenant's, or shared |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
 //! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
@@ -27,6 +28,7 @@
 //! (populating, truncating, closing descriptors that a client sent), and report over a channel.
 
 mod allow;
+mod backing;
 mod census;
 mod connection;
 mod directory;

@@ -13,7 +13,7 @@ use crate::memory;
 use crate::refusal::size;
 use crate::serving::http::Address;
 use crate::settings::PaceSetting;
-use crate::{PageKind, ServeError, SnapshotName};
+use crate::{PageKind, ServeError, Sharing, SnapshotName};
 
 /// The configuration of a daemon.
 #[derive(Clone, Debug)]
@@ -49,8 +49,10 @@ pub struct SnapshotPlan {
     pub name: SnapshotName,
     /// The file.
     pub path: Arc<Path>,
-    /// How many slots.
+    /// How many slots; 1 of a shared one.
     pub count: u32,
+    /// Whether clients share it.
+    pub sharing: Sharing,
     /// The kind of pages that they are made of.
     pub pages: PageKind,
     /// The memory node, if one was chosen.
@@ -66,7 +68,8 @@ impl SnapshotPlan {
 
     /// The class while the file's size is not known.
     pub fn unseen_key(&self) -> Key {
-        Key { bytes: 0, pages: self.pages, node: self.node, snapshot: Some(self.name) }
+        let key = Key::new(0, self.pages).of_snapshot(self.name, self.sharing);
+        Key { node: self.node, ..key }
     }
 
     /// Looks at the file, and returns the class.
@@ -94,6 +97,13 @@ impl Plan {
             let name = snapshot.name;
             if self.snapshots[..index].iter().any(|other| other.name == name) {
                 return Err(ServeError::usage(format!("two snapshots are named {name}")));
+            }
+            // A mapping that writes could make such a file larger, seals or not.
+            if snapshot.sharing == Sharing::Shared && snapshot.pages.is_hugetlb() {
+                return Err(ServeError::usage(format!(
+                    "snapshot {name} can't be shared in {} pages; choose thp or 4k",
+                    snapshot.pages
+                )));
             }
             all.push((key_of(snapshot)?, snapshot.count));
         }

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use crate::message::ClassRow;
 use crate::refusal::Reason;
-use crate::{PageKind, SlotFile, SnapshotName};
+use crate::{PageKind, Sharing, SnapshotName};
 
+use super::backing::Backing;
 use super::source::Version;
 use super::turns::{Owed, Precedence, Rank, Tags, Taker, WaitQueue};
 
@@ -23,9 +24,21 @@ pub struct Key {
     /// The snapshot whose content they have. Its class stays the same one when all else changes. Its bytes are 0 until
     /// the file has been looked at, and there are no slots.
     pub snapshot: Option<SnapshotName>,
+    /// Whether a snapshot's clients share one slot: it is leased and stays ready.
+    pub sharing: Sharing,
 }
 
 impl Key {
+    /// Slots of zeros, on any node.
+    pub const fn new(bytes: u64, pages: PageKind) -> Key {
+        Key { bytes, pages, node: None, snapshot: None, sharing: Sharing::Alone }
+    }
+
+    /// The same with a snapshot's content.
+    pub const fn of_snapshot(self, snapshot: SnapshotName, sharing: Sharing) -> Key {
+        Key { snapshot: Some(snapshot), sharing, ..self }
+    }
+
     /// Whether both are of one class.
     pub fn is_of(&self, other: &Key) -> bool {
         self.class() == other.class()
@@ -34,17 +47,17 @@ impl Key {
     /// The same for all keys of one class.
     pub fn class(&self) -> Key {
         match self.snapshot {
-            Some(_) => Key { bytes: 0, pages: PageKind::Small, node: None, ..*self },
+            Some(snapshot) => Key::new(0, PageKind::Small).of_snapshot(snapshot, Sharing::Alone),
             None => *self,
         }
     }
 }
 
-/// A populated slot that is not leased.
+/// A populated slot that is not leased, or is shared.
 #[derive(Debug)]
 pub struct ReadySlot {
     /// Its file.
-    pub file: SlotFile,
+    pub file: Backing,
     /// Bytes of it in huge pages.
     pub huge_bytes: u64,
     /// The version of the snapshot that it has.
@@ -72,6 +85,8 @@ pub struct Class {
     ready: VecDeque<ReadySlot>,
     populating: u32,
     leased: u32,
+    /// Leases of a shared slot, of this version or an older one.
+    sharers: u32,
     /// Of those leased, whose memory is going.
     ending: u32,
     waiting: WaitQueue,
@@ -192,11 +207,20 @@ impl Pool {
 
     fn hand_out(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
         let class = self.classes.iter_mut().find(|class| class.key.is_of(&key))?;
-        let slot = class.ready.pop_front()?;
-        if class.waiting.serve(token) == Precedence::Turn {
+        let slot = match class.key.sharing {
+            Sharing::Alone => class.ready.pop_front()?,
+            Sharing::Shared => class.ready.front()?.share()?,
+        };
+        let precedence = class.waiting.serve(token);
+        class.looking.retain(|&other| other != token);
+        if class.key.sharing == Sharing::Shared {
+            // It is taken from nobody.
+            class.sharers += 1;
+            return Some(slot);
+        }
+        if precedence == Precedence::Turn {
             self.out_of_order += 1;
         }
-        class.looking.retain(|&other| other != token);
         class.leased += 1;
         self.tags.charge(taker.user, key.bytes);
         Some(slot)
@@ -251,16 +275,20 @@ impl Pool {
 
     /// A user ends a leased slot: its memory is going.
     pub fn ending(&mut self, key: Key, user: u32) {
-        if let Some(class) = self.class_mut(key) {
+        // No other is populated in place of a shared one.
+        if let Some(class) = self.class_mut(key).filter(|_| key.sharing == Sharing::Alone) {
             class.ending += 1;
             class.owed.push(user);
             class.settle();
         }
     }
 
-    /// A leased slot's memory is gone.
+    /// A leased slot's memory is gone, or a shared one has a lessee less.
     pub fn ended(&mut self, key: Key) {
-        if let Some(class) = self.class_mut(key) {
+        let Some(class) = self.class_mut(key) else { return };
+        if key.sharing == Sharing::Shared {
+            class.sharers = class.sharers.saturating_sub(1);
+        } else {
             class.ending = class.ending.saturating_sub(1);
             class.leased = class.leased.saturating_sub(1);
             class.settle();
@@ -336,8 +364,17 @@ impl Pool {
     /// Slots ready, and wanted to be ready as far as leases leave any.
     pub fn readiness(&self) -> (u32, u32) {
         let ready = self.classes.iter().map(|class| class.ready.len() as u32).sum();
-        let free = self.classes.iter().map(|class| class.wanted.saturating_sub(class.leased)).sum();
-        (ready, free)
+        let free = |class: &Class| match class.key.sharing {
+            Sharing::Alone => class.wanted.saturating_sub(class.leased),
+            Sharing::Shared => class.wanted,
+        };
+        (ready, self.classes.iter().map(free).sum())
+    }
+
+    /// Whether a shared slot is ready: leased or not, its memory is the daemon's.
+    pub fn has_ready(&self, id: u64) -> bool {
+        let mut ready = self.classes.iter().flat_map(|class| &class.ready);
+        ready.any(|slot| slot.file.shared().is_some_and(|file| file.id() == id))
     }
 
     /// Bytes that are ready.
@@ -352,8 +389,17 @@ impl Pool {
     /// Forgets classes that are wanted no more and of which nothing is left.
     fn drop_unused(&mut self) {
         self.classes.retain(|class| {
-            class.wanted > 0 || class.in_all() + class.populating > 0 || class.waiting.len() > 0
+            let there = class.leased + class.sharers + class.ready.len() as u32;
+            class.wanted > 0 || there + class.populating > 0 || class.waiting.len() > 0
         });
+    }
+}
+
+impl ReadySlot {
+    /// For another lessee, if it is shared.
+    fn share(&self) -> Option<ReadySlot> {
+        let (huge_bytes, version) = (self.huge_bytes, self.version);
+        Some(ReadySlot { file: self.file.share()?, huge_bytes, version })
     }
 }
 
@@ -365,6 +411,7 @@ impl Class {
             ready: VecDeque::new(),
             populating: 0,
             leased: 0,
+            sharers: 0,
             ending: 0,
             owed: Owed::default(),
             waiting: WaitQueue::default(),
@@ -382,8 +429,13 @@ impl Class {
         self.wanted > 0 && self.key.snapshot.is_none()
     }
 
+    /// Those that count as wanted ones. A shared one is wanted once, whoever has it or an older one.
     fn in_all(&self) -> u32 {
-        self.leased + self.ready.len() as u32
+        let ready = self.ready.len() as u32;
+        match self.key.sharing {
+            Sharing::Alone => self.leased + ready,
+            Sharing::Shared => ready,
+        }
     }
 
     fn missing(&self) -> u32 {
@@ -406,9 +458,8 @@ impl Class {
 
     /// Whether ready slots are left to others for now. Of the smallest class one slot is everybody's share.
     fn holds_back(&self, taker: Taker, share_percent: Option<u32>) -> bool {
-        let Some(percent) = share_percent.filter(|_| taker.rank == Rank::Tenant) else {
-            return false;
-        };
+        let is_held = taker.rank == Rank::Tenant && self.key.sharing == Sharing::Alone;
+        let Some(percent) = share_percent.filter(|_| is_held) else { return false };
         let share = u64::from(self.wanted) * u64::from(percent) / 100;
         self.owed.of(taker.user) as u64 >= share.max(1)
     }
@@ -426,7 +477,11 @@ impl Class {
 
     /// Slots that clients wait for and that are not ready.
     pub fn waited_for(&self) -> usize {
-        self.waiting.len().saturating_sub(self.looking.len() + self.ready.len())
+        let waiting = self.waiting.len().saturating_sub(self.looking.len());
+        match self.key.sharing {
+            Sharing::Alone => waiting.saturating_sub(self.ready.len()),
+            Sharing::Shared => waiting.min(1).saturating_sub(self.ready.len()),
+        }
     }
 
     fn take_surplus(&mut self) -> Vec<ReadySlot> {
@@ -446,7 +501,7 @@ impl Class {
             populating: self.populating,
             populating_bytes,
             huge_bytes: self.ready.iter().map(|slot| slot.huge_bytes).sum(),
-            leased: self.leased,
+            leased: self.leased + self.sharers,
             waiting: self.waiting.len() as u32,
         }
     }

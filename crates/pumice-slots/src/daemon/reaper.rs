@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{socket, SlotFile};
+use super::backing::Backing;
+use crate::socket;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::net::{shutdown, sockopt, Shutdown};
 
@@ -37,9 +38,9 @@ pub type Owner = Option<u32>;
 #[derive(Debug)]
 enum Corpse {
     /// A leased slot, by its lease's number.
-    Leased(u64, SlotFile),
+    Leased(u64, Backing),
     /// A slot that was never leased.
-    Unused(SlotFile),
+    Unused(Backing),
     /// A descriptor that a client sent.
     Foreign(OwnedFd),
     /// A client's connection, and its unread packets.
@@ -142,12 +143,12 @@ impl Reaper {
     }
 
     /// Truncates a slot that a user had leased, and reports that by [`Event::Ended`].
-    pub fn end(&self, user: u32, lease: u64, file: SlotFile) {
+    pub fn end(&self, user: u32, lease: u64, file: Backing) {
         self.slots.take(Some(user), Corpse::Leased(lease, file));
     }
 
     /// Truncates a slot that was never leased.
-    pub fn discard(&self, file: SlotFile) {
+    pub fn discard(&self, file: Backing) {
         self.slots.take(None, Corpse::Unused(file));
     }
 

@@ -424,6 +424,7 @@ mod tests {
             name: "web".parse().expect("a name"),
             path: std::path::Path::new("/web").into(),
             count: 100,
+            sharing: crate::Sharing::Alone,
             pages: PageKind::Small,
             node: None,
         });

@@ -6,6 +6,10 @@ fn pages() -> impl Strategy<Value = PageKind> {
     (0..PageKind::ALL.len()).prop_map(|index| PageKind::ALL[index])
 }
 
+fn sharing() -> impl Strategy<Value = Sharing> {
+    (0..Sharing::ALL.len()).prop_map(|index| Sharing::ALL[index])
+}
+
 fn name() -> impl Strategy<Value = SnapshotName> {
     "[a-zA-Z0-9._-]{1,32}".prop_map(|text| SnapshotName::new(&text).expect("a name"))
 }
@@ -50,11 +54,12 @@ fn class_row() -> impl Strategy<Value = ClassRow> {
 }
 
 fn snapshot_row() -> impl Strategy<Value = SnapshotRow> {
-    (name(), any::<u64>(), 0..FileState::ALL.len(), class_row()).prop_map(
-        |(name, file_bytes, state, class)| SnapshotRow {
+    (name(), any::<u64>(), 0..FileState::ALL.len(), sharing(), class_row()).prop_map(
+        |(name, file_bytes, state, sharing, class)| SnapshotRow {
             name,
             file_bytes,
             file: FileState::ALL[state],
+            sharing,
             class,
         },
     )
@@ -74,14 +79,14 @@ fn lease_row() -> impl Strategy<Value = LeaseRow> {
 fn reply() -> impl Strategy<Value = Reply> {
     use proptest::collection::vec;
     let refusal = (0..Reason::ALL.len(), any::<u64>(), vec(any::<u64>(), 0..MAX_SIZES));
-    let grant = (any::<[u64; 2]>(), pages(), any::<bool>());
+    let grant = (any::<[u64; 2]>(), pages(), any::<bool>(), sharing());
     prop_oneof![
         refusal.prop_map(|(index, limit_bytes, sizes)| {
             Reply::Refused(Refusal { reason: Reason::ALL[index], limit_bytes, sizes })
         }),
-        grant.prop_map(|([id, bytes], pages, by_lessee)| {
+        grant.prop_map(|([id, bytes], pages, by_lessee, sharing)| {
             let charge = if by_lessee { Charge::Lessee } else { Charge::Daemon };
-            Reply::Granted(Grant { id, bytes, pages, charge })
+            Reply::Granted(Grant { id, bytes, pages, charge, sharing })
         }),
         Just(Reply::Done),
         (any::<u32>(), vec(class_row(), 0..MAX_ROWS)).prop_map(|(n, r)| Reply::Classes(n, r)),

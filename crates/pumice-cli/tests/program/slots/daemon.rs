@@ -15,7 +15,7 @@ use pumice_slots::refusal::Reason;
 use pumice_slots::stat::Counter;
 use pumice_slots::{Error, LeaseRequest};
 
-use crate::slots::{waiting, Daemon, PATIENCE};
+use crate::slots::{hugetlb_alone, waiting, Daemon, PATIENCE};
 use crate::support::{folder, pumice, stderr, stdout};
 
 const SMALL: u64 = 64 << 10;
@@ -325,6 +325,7 @@ fn a_script_has_its_lease_until_it_ends_it() {
 
 #[test]
 fn hugetlb_pages_are_asked_for_if_told_so_and_given_back() {
+    let _alone = hugetlb_alone();
     const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     let read = |name: &str| {
         let text = fs::read_to_string(Path::new(POOL).join(name)).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::slots::{as_user, is_root, Daemon, PATIENCE};
 use crate::support::{folder, folder_in, pumice, stderr, Folder};
 
 /// Runs a test whose mounts nobody else sees, and which are gone with its thread and its daemon; as root only.
-fn with_mounts(test: impl FnOnce() + Send) {
+pub fn with_mounts(test: impl FnOnce() + Send) {
     if !is_root() {
         return;
     }

@@ -11,7 +11,7 @@ use pumice_slots::refusal::Reason;
 use pumice_slots::{socket, PageKind};
 use rustix::mm::{mmap, MapFlags, ProtFlags};
 
-use crate::slots::Daemon;
+use crate::slots::{hugetlb_alone, Daemon};
 
 const PATTERN: u8 = 0xa5;
 
@@ -275,7 +275,8 @@ fn of_the_largest_hugetlb_pages() {
 }
 
 /// With so many pages more in the kernel's pool, if it has them.
-fn with_hugetlb(size: &str, count: u64, what: fn()) {
+pub fn with_hugetlb(size: &str, count: u64, what: fn()) {
+    let _alone = hugetlb_alone();
     let pool = format!("/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages");
     let read = || std::fs::read_to_string(&pool).unwrap_or_default().trim().parse::<u64>();
     let Ok(before) = read() else {

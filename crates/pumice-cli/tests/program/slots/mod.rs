@@ -5,6 +5,8 @@ mod files;
 mod isolation;
 mod protocol;
 mod qemu;
+mod saved;
+mod shared;
 mod snapshots;
 mod strangers;
 mod users;
@@ -13,6 +15,7 @@ use std::io::{BufRead, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pumice_slots::message::ClassRow;
@@ -158,6 +161,13 @@ pub fn is_root() -> bool {
         eprintln!("skipped: only root can act as other users");
     }
     is_root
+}
+
+/// Held by a test that changes the kernel's pools of hugetlb pages, which are all tests' together.
+pub fn hugetlb_alone() -> MutexGuard<'static, ()> {
+    static POOLS: Mutex<()> = Mutex::new(());
+    // A test that failed has poisoned it.
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A socket whose last close waits longer than any client, unless somebody sees to it; and its other end.

@@ -1,5 +1,6 @@
 //! Slots that have a file's content: every byte of it, of one moment, and of the moment of the request at the earliest.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, FileExt};
 use std::path::Path;
@@ -21,7 +22,7 @@ pub fn name(text: &str) -> SnapshotName {
 }
 
 /// A daemon with a snapshot `web`, and other arguments.
-pub fn daemon(test: &str, file: &Path, count: u32, more: &[&str]) -> Daemon {
+pub fn daemon(test: &str, file: &Path, count: impl Display, more: &[&str]) -> Daemon {
     let snapshot = format!("web={}:{count}", file.display());
     Daemon::start(&format!("snap-{test}"), &[&["--snapshot", &snapshot], more].concat())
 }
@@ -41,7 +42,7 @@ pub fn lease(daemon: &Daemon) -> Lease {
     daemon.client().lease_snapshot(name("web"), PATIENCE).expect("a lease")
 }
 
-fn content(lease: &Lease) -> Vec<u8> {
+pub fn content(lease: &Lease) -> Vec<u8> {
     let mut content = vec![0xee; lease.bytes() as usize];
     lease.file().read_exact_at(&mut content, 0).expect("readable");
     content
@@ -186,11 +187,20 @@ fn a_change_is_seen_by_the_next_lease() {
 /// Every version has one byte all over, and is written in pieces: a slot with two of them would be a mix.
 #[test]
 fn a_file_that_is_written_all_the_time_is_never_a_mix() {
-    let place = place("mix");
+    never_a_mix("mix", "2");
+}
+
+#[test]
+fn nor_is_a_shared_slot() {
+    never_a_mix("shared-mix", "shared");
+}
+
+fn never_a_mix(test: &str, count: &str) {
+    let place = place(test);
     let path = place.join("web.mem");
     const PIECE: usize = 256 << 10;
     fs::write(&path, vec![1; 16 * PIECE]).expect("written");
-    let daemon = daemon("mix", &path, 2, &["--pages", "4k", "--polite", "off"]);
+    let daemon = daemon(test, &path, count, &["--pages", "4k", "--polite", "off"]);
     let last = std::sync::atomic::AtomicU8::new(1);
     let order = std::sync::atomic::Ordering::SeqCst;
     let mut slots = 0;

@@ -1,10 +1,18 @@
 use super::*;
 
-const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
-const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None, snapshot: None };
+use crate::{SharedFile, SlotFile};
+
+const SMALL: Key = Key::new(64 << 10, PageKind::Small);
+const LARGE: Key = Key::new(256 << 10, PageKind::Small);
 
 fn slot(key: Key) -> ReadySlot {
-    let file = SlotFile::create(key.bytes, key.pages).expect("a memfd");
+    let file = match (key.sharing, key.snapshot) {
+        (Sharing::Shared, Some(name)) => {
+            let file = SlotFile::create_shared(name, key.bytes, key.pages).expect("a memfd");
+            Backing::Shared(SharedFile::seal(file).expect("sealed"))
+        }
+        _ => Backing::Own(SlotFile::create(key.bytes, key.pages).expect("a memfd")),
+    };
     ReadySlot { file, huge_bytes: 0, version: None }
 }
 
@@ -238,6 +246,51 @@ fn slots_of_a_file_that_is_not_known_yet_are_owed() {
     pool.ending(web, 1);
     pool.ended(web);
     assert_eq!(pool.classes()[0].owed.of(1), 1);
+}
+
+#[test]
+fn a_shared_slot_is_made_once_and_leased_to_all() {
+    let name = SnapshotName::new("web").expect("a name");
+    let web = SMALL.of_snapshot(name, Sharing::Shared);
+    let (mut pool, now) = (Pool::default(), Instant::now());
+    pool.set_share(Some(1));
+    assert!(pool.configure(&[(web, 1)]).is_empty());
+    for token in 0..3 {
+        pool.wait(web, token, tenant(token as u32));
+    }
+    assert_eq!(pool.classes()[0].waited_for(), 1);
+    assert_eq!(pool.begin_urgent(now), Some(web));
+    assert_eq!(pool.begin_urgent(now), None, "one is enough for all");
+    assert!(pool.populated(web, slot(web)).is_none());
+    let mut ids = Vec::new();
+    while let Some((_, slot)) = pool.take_next(web, |_| true) {
+        ids.push(slot.file.shared().expect("shared").id());
+    }
+    assert!(ids.len() == 3 && ids.iter().all(|&id| id == ids[0] && pool.has_ready(id)));
+    assert_eq!((pool.begin(now), pool.readiness()), (None, (1, 1)));
+    assert_eq!((pool.classes()[0].row(0).ready, pool.classes()[0].row(0).leased), (1, 3));
+    assert_eq!(pool.ready_bytes(), web.bytes);
+    // Another version: those that have the old one don't count.
+    assert_eq!(pool.renew(web, None).len(), 1);
+    assert!(!pool.has_ready(ids[0]));
+    assert_eq!(pool.begin(now), Some(web));
+    assert!(pool.populated(web, slot(web)).is_none());
+    pool.ending(web, 1);
+    pool.ended(web);
+    assert_eq!((pool.begin(now), pool.classes()[0].row(0).leased), (None, 2));
+    // A slot each from now on, then none: those that have it don't count.
+    let alone = Key { sharing: Sharing::Alone, ..web };
+    assert_eq!(pool.configure(&[(alone, 2)]).len(), 1);
+    assert_eq!((pool.begin(now), pool.begin(now)), (Some(alone), Some(alone)));
+    assert!(pool.populated(alone, slot(alone)).is_none());
+    pool.failed(alone, now);
+    assert!(pool.take(alone, 9, OTHER).is_some_and(|slot| slot.file.own().is_some()));
+    assert!(pool.configure(&[]).is_empty());
+    pool.ended(alone);
+    pool.ended(web);
+    assert_eq!(pool.classes().len(), 1);
+    pool.ended(web);
+    assert!(pool.classes().is_empty());
 }
 
 /// A request that came later can't be served yet, and comes first in turn.

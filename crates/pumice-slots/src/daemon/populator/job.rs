@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    const KEY: Key = Key { bytes: 4096, pages: PageKind::Small, node: None, snapshot: None };
+    const KEY: Key = Key::new(4096, PageKind::Small);
 
     #[test]
     fn a_job_is_in_one_hand() {

@@ -398,8 +398,8 @@ mod tests {
 
     use super::*;
 
-    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None, snapshot: None };
-    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None, snapshot: None };
+    const SMALL: Key = Key::new(64 << 10, PageKind::Small);
+    const LARGE: Key = Key::new(8 << 20, PageKind::Small);
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// One background thread, which after its first burst rests for hours.
@@ -421,7 +421,7 @@ mod tests {
                 Event::Worked(worker, job, outcome) => {
                     populator.worked(worker, &job, &outcome);
                     if let Outcome::Populated(slot) = outcome {
-                        assert_eq!(slot.file.bytes(), job.key.bytes);
+                        assert_eq!(slot.file.own().expect("a slot").bytes(), job.key.bytes);
                         return job.key;
                     }
                 }

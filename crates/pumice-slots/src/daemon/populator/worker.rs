@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use crate::file::Populating;
 use crate::settings::PaceSetting;
-use crate::SlotFile;
+use crate::{SharedFile, Sharing, SlotFile};
 use parking_lot::Mutex;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
 
+use super::super::backing::Backing;
 use super::super::pool::ReadySlot;
 use super::super::server::{ring, Event};
 use super::job::{Job, Work, WorkerId};
@@ -199,7 +200,7 @@ impl Hands {
                 Ok(bytes) => {
                     self.shared.count_bytes(bytes);
                     self.rest_until = Instant::now() + self.pause_after(bytes, started.elapsed());
-                    match job.with_work(finish) {
+                    match job.with_work(|work| finish(job, work)) {
                         Ok(slot) => slot.map(Outcome::Populated),
                         Err(message) => Some(Outcome::Failed(message)),
                     }
@@ -335,7 +336,12 @@ fn burst(
             }
             let reading = job.source.as_ref().map(Reading::begin).transpose()?;
             let make = || {
-                let file = SlotFile::create_for(key.snapshot, key.bytes, key.pages);
+                let file = match (key.sharing, key.snapshot) {
+                    (Sharing::Shared, Some(name)) => {
+                        SlotFile::create_shared(name, key.bytes, key.pages)
+                    }
+                    _ => SlotFile::create_for(key.snapshot, key.bytes, key.pages),
+                };
                 let file = file.map_err(explain)?;
                 let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
                 Ok((file, populating))
@@ -361,7 +367,7 @@ fn burst(
 }
 
 /// The slot, if all of it is populated, and its content is of one moment.
-fn finish(work: &mut Option<Work>) -> Result<Option<ReadySlot>, String> {
+fn finish(job: &Job, work: &mut Option<Work>) -> Result<Option<ReadySlot>, String> {
     let is_done = |work: &mut Work| {
         let is_behind = work.reading.as_ref().is_some_and(Reading::is_behind);
         work.populating.done_bytes() == work.file.bytes() && !is_behind
@@ -370,5 +376,15 @@ fn finish(work: &mut Option<Work>) -> Result<Option<ReadySlot>, String> {
         return Ok(None);
     };
     let version = reading.map(Reading::finish).transpose()?;
-    Ok(Some(ReadySlot { file, huge_bytes: populating.huge_bytes(), version }))
+    let huge_bytes = populating.huge_bytes();
+    // A mapping that can write would be in the seal's way.
+    drop(populating);
+    let file = match job.key.sharing {
+        Sharing::Alone => Backing::Own(file),
+        Sharing::Shared => {
+            let sealed = SharedFile::seal(file);
+            Backing::Shared(sealed.map_err(|error| format!("it can't be sealed: {error}"))?)
+        }
+    };
+    Ok(Some(ReadySlot { file, huge_bytes, version }))
 }

@@ -12,10 +12,11 @@ use crate::message::{
 use crate::refusal::{Reason, Refusal};
 use crate::settings::PaceSetting;
 use crate::stat::Counter;
-use crate::{socket, Charge, PageKind, SlotFile};
+use crate::{socket, Charge, PageKind, Sharing, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
+use super::super::backing::Backing;
 use super::super::connection::{Connection, ConnectionState, Heard, Lease, Wait};
 use super::super::pool::{Class, Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
@@ -141,7 +142,7 @@ impl Server {
             return match SlotFile::create(bytes, key.pages) {
                 Ok(file) => {
                     let key = Key { bytes, ..key };
-                    self.grant(token, key, file, Charge::Lessee, since);
+                    self.grant(token, key, Backing::Own(file), Charge::Lessee, since);
                 }
                 Err(_) => self.refuse(token, Reason::NoMemory, 0),
             };
@@ -177,9 +178,11 @@ impl Server {
         }
     }
 
-    /// The bytes that a lease takes of a quota. A slot that the lessee populates counts as large as it was asked for.
+    /// The bytes that a lease takes of a quota. A slot that the lessee populates counts as large as it was asked for,
+    /// and a shared one apart ([`Server::shared_bytes`]).
     fn bytes_of(&self, request: LeaseRequest, key: Key) -> u64 {
         match request.charge {
+            Charge::Daemon if key.sharing == Sharing::Shared => 0,
             Charge::Daemon => key.bytes,
             Charge::Lessee => request.bytes.next_multiple_of(key.pages.granule()),
         }
@@ -197,16 +200,53 @@ impl Server {
             ConnectionState::Waiting(wait) => self.bytes_of(wait.request, wait.key),
             _ => connection.leased_bytes(),
         });
-        let going = self.ending.values().filter(|ending| ending.account == account);
+        let is_going =
+            |ending: &&Ending| ending.account == account && ending.key.sharing == Sharing::Alone;
+        let going = self.ending.values().filter(is_going).map(|ending| ending.key.bytes);
         // A slot that is resumed can be of any size and have no memory, so the sum saturates.
-        held.chain(going.map(|ending| ending.key.bytes)).fold(0, u64::saturating_add)
+        held.chain(going).chain([self.shared_bytes(account)]).fold(0, u64::saturating_add)
+    }
+
+    /// The bytes of shared slots that a user has or waits for. It has each once, however many leases of it, and waits
+    /// for none that it has a version of.
+    fn shared_bytes(&self, account: u32) -> u64 {
+        let theirs = || self.connections.values().filter(|it| it.account == account);
+        let had = shared_leases(theirs());
+        let mut waited_for: Vec<_> =
+            theirs().filter_map(Connection::wait).map(|it| it.key).collect();
+        waited_for.retain(|key| {
+            key.sharing == Sharing::Shared && !had.values().any(|other| other.is_of(key))
+        });
+        waited_for.sort();
+        waited_for.dedup();
+        let all = had.values().chain(&waited_for).map(|key| key.bytes);
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// Whether a user has some of a shared slot's class or waits for it, so that it has no more after another lease.
+    pub(super) fn shares(&self, account: u32, key: Key) -> bool {
+        let mut theirs = self.connections.values().filter(|other| other.account == account);
+        key.sharing == Sharing::Shared
+            && theirs.any(|other| {
+                let lease = other.lease().map(|lease| lease.key);
+                let held = lease.or(other.wait().map(|wait| wait.key));
+                held.is_some_and(|held| held.sharing == Sharing::Shared && held.is_of(&key))
+            })
+    }
+
+    /// The bytes that are leased. A shared slot counts once, and not while it is ready for others, too.
+    pub(super) fn leased_bytes(&self) -> u64 {
+        let own = self.connections.values().map(Connection::leased_bytes);
+        let shared = shared_leases(self.connections.values());
+        let shared = shared.iter().filter(|(&id, _)| !self.pool.has_ready(id));
+        own.chain(shared.map(|(_, key)| key.bytes)).fold(0, u64::saturating_add)
     }
 
     pub(super) fn grant(
         &mut self,
         token: Token,
         key: Key,
-        file: SlotFile,
+        file: Backing,
         charge: Charge,
         since: Instant,
     ) {
@@ -218,7 +258,8 @@ impl Server {
             self.pool.ended(key);
             return;
         };
-        let grant = Grant { id, bytes: key.bytes, pages: key.pages, charge };
+        let (bytes, pages, sharing) = (key.bytes, key.pages, key.sharing);
+        let grant = Grant { id, bytes, pages, charge, sharing };
         let heard = connection.grant(&Reply::Granted(grant), &file);
         let lease = Lease { id, key, file, since: Instant::now(), charge };
         connection.state = ConnectionState::Leased(lease);
@@ -254,8 +295,9 @@ impl Server {
             // A snapshot's file may be of another size by now.
             let same = keys
                 .find(|key| key.snapshot == snapshot && (snapshot.is_some() || key.bytes == bytes));
-            let none = Key { bytes, pages: PageKind::Small, node: None, snapshot };
-            Key { bytes, ..same.unwrap_or(none) }
+            let none = Key { snapshot, ..Key::new(bytes, PageKind::Small) };
+            // It is one of before if the snapshot is shared now.
+            Key { bytes, sharing: Sharing::Alone, ..same.unwrap_or(none) }
         };
         let Some(connection) = self.connections.get(&token) else { return };
         // Counted twice, one slot would take two of its class.
@@ -275,20 +317,19 @@ impl Server {
         let adopted = self.pool.adopt(key);
         // A lease that no class counts must not be counted down by one.
         let charge = if adopted.is_some() { Charge::Daemon } else { Charge::Lessee };
-        connection.state =
-            ConnectionState::Leased(Lease { id, key, file, since: Instant::now(), charge });
+        let (file, since) = (Backing::Own(file), Instant::now());
+        connection.state = ConnectionState::Leased(Lease { id, key, file, since, charge });
         self.census.add(Counter::Resumed, 1);
         for slot in adopted.into_iter().flatten() {
             self.reaper.discard(slot.file);
         }
-        self.answer(token, &Reply::Granted(Grant { id, bytes, pages: key.pages, charge }));
+        let (pages, sharing) = (key.pages, key.sharing);
+        self.answer(token, &Reply::Granted(Grant { id, bytes, pages, charge, sharing }));
     }
 
     fn is_leased(&self, file: &SlotFile) -> bool {
-        self.connections.values().any(|connection| match &connection.state {
-            ConnectionState::Leased(lease) => lease.file.is_same_file(file),
-            _ => false,
-        })
+        let mut leases = self.connections.values().filter_map(Connection::lease);
+        leases.any(|lease| lease.file.own().is_some_and(|own| own.is_same_file(file)))
     }
 
     fn end(&mut self, token: Token) {
@@ -432,4 +473,10 @@ impl Server {
         rows.sort_by_key(|row| row.id);
         rows
     }
+}
+
+/// The shared slots that these connections lease, each once.
+fn shared_leases<'a>(connections: impl Iterator<Item = &'a Connection>) -> HashMap<u64, Key> {
+    let leases = connections.filter_map(Connection::lease);
+    leases.filter_map(|it| Some((it.file.shared()?.id(), it.key))).collect()
 }

@@ -115,7 +115,9 @@ impl Server {
         }
         let (mut done, mut all) = (0u64, 0u64);
         for row in self.class_rows().chain(self.snapshot_rows().iter().map(|row| row.class)) {
-            let there = row.bytes.saturating_mul(u64::from(row.ready + row.leased));
+            // A shared one is ready once and leased many times.
+            let count = row.ready.saturating_add(row.leased).min(row.wanted);
+            let there = row.bytes.saturating_mul(u64::from(count));
             done = row.populating_bytes.saturating_add(there).saturating_add(done);
             all = row.bytes.saturating_mul(u64::from(row.wanted)).saturating_add(all);
         }
@@ -269,8 +271,7 @@ impl Server {
         let is_waiting = |state: &ConnectionState| matches!(state, ConnectionState::Waiting(_));
         let states = self.connections.values().map(|connection| &connection.state);
         let waiting = states.filter(|state| is_waiting(state)).count();
-        let leased_bytes = self.connections.values().map(|other| other.leased_bytes());
-        let leased_bytes = leased_bytes.fold(0, u64::saturating_add);
+        let leased_bytes = self.leased_bytes();
         for (counter, value) in [
             (Counter::PopulatedBytes, bytes),
             (Counter::PopulateCpuNs, cpu_ns),

@@ -252,7 +252,9 @@ impl Server {
             return self.refuse(token, Reason::NoSuchSnapshot, 0);
         };
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.account).saturating_add(key.bytes) > quota_bytes {
+        let account = connection.account;
+        let more_bytes = if self.shares(account, key) { 0 } else { key.bytes };
+        if self.used_bytes(account).saturating_add(more_bytes) > quota_bytes {
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
         let Some(look) = self.snapshots.ask(name) else {
@@ -412,6 +414,7 @@ impl Server {
                     .and_then(|it| it.seen)
                     .map_or(0, |(version, _)| version.bytes()),
                 file: if is_good { FileState::Good } else { FileState::Failing },
+                sharing: class.key.sharing,
                 class: self.class_row(class),
             })
         });
