@@ -156,7 +156,7 @@ pub fn block_heeded_endings() -> SignalSet {
         // SAFETY: the result is valid for the call, which changes nothing; zeros are a valid one.
         unsafe {
             let mut now: libc::sigaction = zeroed();
-            let known = libc::sigaction(signal, std::ptr::null(), &mut now) == 0;
+            let known = libc::sigaction(signal, null(), &mut now) == 0;
             !(known && now.sa_sigaction == libc::SIG_IGN)
         }
     };
