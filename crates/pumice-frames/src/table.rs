@@ -37,6 +37,7 @@ macro_rules! table {
         #[allow(dead_code, reason = "no table needs all of it")]
         impl $Enum {
             /// All of them, in order.
+            #[doc(hidden)]
             pub const ALL: [$Enum; [$($Enum::$Value),+].len()] = [$($Enum::$Value),+];
 
             /// Its meaning, in words.
