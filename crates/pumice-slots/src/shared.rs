@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use rustix::fs::{fchmod, fcntl_add_seals, fstat, openat, Mode, OFlags, SealFlags, CWD};
 
@@ -15,9 +14,9 @@ const SEALS: SealFlags =
 const MODE: Mode = Mode::RUSR.union(Mode::RGRP).union(Mode::ROTH);
 
 /// A sealed memfd, by a descriptor for reading. Its memory is freed when the last lessee and the daemon have let go.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SharedFile {
-    descriptor: Arc<OwnedFd>,
+    descriptor: OwnedFd,
     bytes: u64,
     inode: u64,
 }
@@ -32,10 +31,18 @@ impl SharedFile {
         // No seal keeps lessees from leaving each other extended attributes, or times. They need the right to write.
         fchmod(&file, MODE)?;
         // With a descriptor that can write some kernels refuse a shared mapping, also one for reading.
-        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        let descriptor = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let descriptor = open_again(file.as_fd())?;
         let inode = fstat(&descriptor)?.st_ino;
-        Ok(SharedFile { descriptor: Arc::new(descriptor), bytes: file.bytes(), inode })
+        Ok(SharedFile { descriptor, bytes: file.bytes(), inode })
+    }
+
+    /// The same memory for another, opened anew: those that have a copy of one descriptor have one position, one set of
+    /// flags and one lock.
+    ///
+    /// # Errors
+    /// As open(2): `EMFILE` and `ENFILE` where there are too many.
+    pub fn share(&self) -> io::Result<SharedFile> {
+        Ok(SharedFile { descriptor: open_again(self.as_fd())?, ..*self })
     }
 
     /// Bytes.
@@ -47,6 +54,11 @@ impl SharedFile {
     pub fn id(&self) -> u64 {
         self.inode
     }
+}
+
+fn open_again(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 impl AsFd for SharedFile {
@@ -109,6 +121,19 @@ mod tests {
         let mut content = [0; BYTES as usize];
         kept.read_exact_at(&mut content, 0).expect("readable");
         assert!(content.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn each_has_a_position_of_its_own() {
+        use std::io::Read;
+        let shared = SharedFile::seal(filled()).expect("sealed");
+        for _ in 0..2 {
+            let one = shared.share().expect("opened");
+            assert_eq!((one.id(), one.bytes()), (shared.id(), BYTES));
+            let mut content = Vec::new();
+            File::from(one.descriptor).read_to_end(&mut content).expect("readable");
+            assert_eq!(content.len() as u64, BYTES);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use pumice_command::Failure;
 use pumice_slots::refusal::size;
 use pumice_slots::SlotFile;
-use rustix::fs::{fstat, fstatfs, openat, FileType, Mode, OFlags, CWD};
+use rustix::fs::{fcntl_get_seals, fstat, fstatfs, openat, FileType, Mode, OFlags, SealFlags, CWD};
 
 /// tmpfs, of which memfds are, and hugetlbfs: the numbers in statfs(2).
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x9584_58f6];
@@ -41,9 +41,22 @@ impl Slot {
         let no_slot = |why: &dyn Display| {
             Failure::system(format!("can't read a slot at {}: {why}", place.display()))
         };
-        open_file(place).map_err(|error| no_slot(&error))?.ok_or_else(|| {
+        let slot = open_file(place).map_err(|error| no_slot(&error))?.ok_or_else(|| {
             no_slot(&"it is no file in memory; /proc/PID/fd/N is one, and so is {path} of 'pumice lease'")
-        })
+        })?;
+        slot.unless_shared()
+    }
+
+    /// Refuses a shared snapshot's memory: what a machine has written there is in its private pages.
+    fn unless_shared(self) -> Result<Slot, Failure> {
+        let is_sealed =
+            fcntl_get_seals(&self.file).is_ok_and(|seals| seals.contains(SealFlags::WRITE));
+        match is_sealed {
+            false => Ok(self),
+            true => Err(Failure::system(format!(
+                "the memory at {self} is shared by all that lease it, and what a machine wrote is not in it"
+            ))),
+        }
     }
 
     /// Its file, for reading.
@@ -86,8 +99,14 @@ fn find(pid: &str) -> Result<Slot, Failure> {
         if !link.as_os_str().as_bytes().starts_with(b"/memfd:") {
             continue;
         }
-        // It may have been closed since.
-        let Ok(Some(slot)) = open_file(&path) else { continue };
+        let slot = match open_file(&path) {
+            Ok(Some(slot)) => slot,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(no_look(error));
+            }
+            // It may have been closed since, or be empty.
+            Ok(None) | Err(_) => continue,
+        };
         match SlotFile::is_one(&slot.file) {
             true if slots.iter().any(|other| other.inode == slot.inode) => {}
             true => slots.push(slot),
@@ -95,7 +114,7 @@ fn find(pid: &str) -> Result<Slot, Failure> {
         }
     }
     match (slots.pop(), slots.len()) {
-        (Some(slot), 0) => Ok(slot),
+        (Some(slot), 0) => slot.unless_shared(),
         (Some(last), _) => {
             slots.push(last);
             let listed = list(&mut slots);

@@ -26,11 +26,11 @@ impl Backing {
         }
     }
 
-    /// Another hold on a shared one.
+    /// Another hold on a shared one; `None` for one tenant's, and where no more files can be opened.
     pub fn share(&self) -> Option<Backing> {
         match self {
             Backing::Own(_) => None,
-            Backing::Shared(file) => Some(Backing::Shared(file.clone())),
+            Backing::Shared(file) => file.share().ok().map(Backing::Shared),
         }
     }
 
