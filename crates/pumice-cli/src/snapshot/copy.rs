@@ -75,7 +75,7 @@ fn next_data(slot: &Slot, at: u64) -> Result<Option<(u64, u64)>, Error> {
     };
     let end = seek(slot.file(), SeekFrom::Hole(start));
     let end = end.map_err(|error| unreadable(slot, &error.into()))?.min(slot.bytes());
-    // A page may have become a hole since, of a machine that was not paused: what follows is to be copied all the same.
+    // A page may have become a hole since, of a machine that was not paused: the rest is to be copied all the same.
     let end = end.max(start.saturating_add(BLOCK_BYTES as u64)).min(slot.bytes());
     Ok((start < end).then_some((start, end)))
 }

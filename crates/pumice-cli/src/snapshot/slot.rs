@@ -47,7 +47,7 @@ impl Slot {
         slot.unless_shared()
     }
 
-    /// Refuses a shared snapshot's memory: what a machine has written there is in its private pages.
+    /// Refuses a shared snapshot's memory: a machine has written to private pages.
     fn unless_shared(self) -> Result<Slot, Failure> {
         let is_sealed =
             fcntl_get_seals(&self.file).is_ok_and(|seals| seals.contains(SealFlags::WRITE));

@@ -317,7 +317,7 @@ fn refused(file: &Path, more: &str, count: &str, part: &str) {
     assert!(said.lines().count() == 1 && said.contains(part), "{said}");
 }
 
-/// What a machine writes is in pages of its own: the shared memory would be saved without that.
+/// A machine writes to pages of its own: the shared memory would be saved without those.
 #[test]
 fn it_is_not_saved() {
     let place = place("shared-saved");
