@@ -59,12 +59,15 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
+    for (name, value) in &plan.variables {
+        env::set_var(name, value);
+    }
+    // Instead of the typed one: it is chosen once, for all.
     env::set_var(ENV_CLEAR, clearer.to_string());
     if plan.is_to_exec {
         for name in [ENV_STATS, ENV_READY, ENV_FIRST] {
             env::remove_var(name);
         }
-        set_all(&plan.variables);
         let error = spawn::exec(&plan.program);
         return Err(not_run(&plan.program[0], &error));
     }
@@ -75,7 +78,6 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         0 => env::remove_var(ENV_FIRST),
         _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
     }
-    set_all(&plan.variables);
 
     let started = Instant::now();
     let mut profile = plan.profile;
@@ -104,10 +106,6 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         End::Exited(status) => Ok(status),
         End::Killed(signal) => spawn::end_like(signal),
     }
-}
-
-fn set_all(variables: &[(&'static str, OsString)]) {
-    variables.iter().for_each(|(name, value)| env::set_var(name, value));
 }
 
 /// Makes the tree that the programs count in, and tells them its number. Where there is no memory to share, each

@@ -111,12 +111,11 @@ pub fn run_and_look(
 
 /// Becomes `line`, as `execvp`. Returns why it could not: nothing has changed then.
 pub fn exec(line: &[OsString]) -> io::Error {
-    let strings = line.iter().map(|word| CString::new(word.as_bytes()));
-    let strings = match strings.collect::<Result<Vec<_>, _>>() {
+    let strings = match strings(line) {
         Ok(strings) => strings,
-        Err(error) => return error.into(),
+        Err(error) => return error,
     };
-    let argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).chain([null()]).collect();
+    let argv = pointers(&strings);
     // SAFETY: a list of strings that ends with null; all of them are there for the call.
     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
     io::Error::last_os_error()
@@ -315,9 +314,10 @@ enum Change {
     None,
 }
 
-/// Reaps children that are not the program: as the first process of a container, those whose parents have ended.
+/// As the first process of a container, reaps children that are not the program: their parents have ended. Elsewhere
+/// others in this process may wait for theirs.
 fn reap_orphans(program: libc::pid_t) {
-    loop {
+    while std::process::id() == 1 {
         // SAFETY: the result is valid for the call; zeros are a valid siginfo.
         let ended = unsafe {
             let mut info: libc::siginfo_t = zeroed();
@@ -382,11 +382,19 @@ struct Start<'a> {
     errno: c_int,
 }
 
-fn spawn(line: &[OsString], signals: &Signals) -> io::Result<libc::pid_t> {
+fn strings(line: &[OsString]) -> io::Result<Vec<CString>> {
     let strings = line.iter().map(|word| CString::new(word.as_bytes()));
-    let strings = strings.collect::<Result<Vec<_>, _>>()?;
-    let mut argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).collect();
-    argv.push(null());
+    Ok(strings.collect::<Result<_, _>>()?)
+}
+
+/// An `argv`, for as long as the strings are there.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|word| word.as_ptr()).chain([null()]).collect()
+}
+
+fn spawn(line: &[OsString], signals: &Signals) -> io::Result<libc::pid_t> {
+    let strings = strings(line)?;
+    let argv = pointers(&strings);
 
     // execvp keeps a path there, and for a script without `#!` a copy of argv.
     let stack_size = ((64 << 10) + size_of_val(&*argv)).next_multiple_of(4096);

@@ -79,6 +79,19 @@ fn exec_becomes_the_program() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
+/// The plan that suits this machine is made once, and not by each program.
+#[test]
+fn the_engines_are_chosen_for_all_programs() {
+    for more in [&[][..], &["--exec"]] {
+        for engine in ["auto", "cpu", "kernel"] {
+            let line = ["--engine", engine, "--", "sh", "-c", "echo $PUMICE_CLEAR"];
+            let output = pumice(&[&["run"], more, &line].concat()).output().expect("pumice starts");
+            let plan = stdout(&output);
+            assert!(plan.matches('/').count() == 2, "{more:?} {engine}: {plan}");
+        }
+    }
+}
+
 /// As the first process of a container it has the children of processes that have ended.
 #[test]
 fn orphans_are_reaped() {

@@ -262,7 +262,9 @@ impl Heap {
         let is_empty = is_rest_reset
             || !stays && is_rest && zone.discard_frames(Pfn(start), range.end().0 - start);
         if is_empty {
-            expected.inspect(|touched| self.forget_tail(*touched));
+            if let Some(touched) = expected {
+                self.forget_tail(touched);
+            }
             return (given_back, Rest::of(Want::Zeroed));
         }
         (given_back, Rest { content: Want::Dirty, expected })

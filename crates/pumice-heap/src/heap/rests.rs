@@ -200,7 +200,7 @@ impl Heap {
             && is_trimmed()
             && !self.is_quiet()
             && self.are_rests_many()
-            && self.rests.may_give_back(range.frames, self.most_rests())
+            && self.rests.may_give_back(range.frames, self.most_rests(SHARE))
             && zone.discard_frames(range.start, range.frames)
     }
 
@@ -222,9 +222,9 @@ impl Heap {
         !self.is_quiet() && self.are_many(&self.rests_in_demand, ZoneKind::Demand)
     }
 
-    /// Frames that rests may have.
-    fn most_rests(&self) -> usize {
-        self.footprint.in_use() / SHARE + SPARE
+    /// Frames that rests may have: a share of the memory in use, and a little.
+    fn most_rests(&self, share: usize) -> usize {
+        self.footprint.in_use() / share + SPARE
     }
 
     fn are_many(&self, rests: &Rests, kind: ZoneKind) -> bool {
@@ -240,9 +240,9 @@ impl Heap {
             counted += zone.ledger().grown();
         }
         let least = counted / BLOCKS_COUNTED;
-        let far = self.footprint.in_use() / FAR_SHARE + SPARE;
-        rests.are_far_too_many.store(frames > far, Ordering::Relaxed);
-        match self.most_rests().checked_sub(frames) {
+        let are_far_too_many = frames > self.most_rests(FAR_SHARE);
+        rests.are_far_too_many.store(are_far_too_many, Ordering::Relaxed);
+        match self.most_rests(SHARE).checked_sub(frames) {
             Some(left) => rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT).max(least)),
             None => rests.decide(true, (blocks / TRIMMED_SHARE).max(least)),
         }

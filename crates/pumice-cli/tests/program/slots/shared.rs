@@ -195,12 +195,17 @@ fn a_quota_counts_it_once() {
         assert_eq!(reason(ask()), Some(Reason::Quota));
         large.end().expect("an answer");
     });
-    // Each version that it has counts.
+    // Each version that it has counts, larger or smaller.
     let old = as_user(FRIEND, &[], || ask().expect("a lease"));
-    replace(&path, &noise(2, 48 << 10));
-    let new = as_user(FRIEND, &[], || ask().expect("the first of it is granted"));
-    assert!(has(&old, &noise(1, 64 << 10)) && has(&new, &noise(2, 48 << 10)));
-    assert_eq!(as_user(FRIEND, &[], || reason(ask())), Some(Reason::Quota));
+    for bytes in [48 << 10, 64 << 10, 96 << 10] {
+        replace(&path, &noise(bytes as u64, bytes));
+        assert_eq!(as_user(FRIEND, &[], || reason(ask())), Some(Reason::Quota), "{bytes}");
+    }
+    assert!(has(&old, &noise(1, 64 << 10)));
+    replace(&path, &noise(3, 32 << 10));
+    until(&daemon, "seen", |row| row.file_bytes == 32 << 10);
+    let new = as_user(FRIEND, &[], || ask().expect("a lease"));
+    assert!(has(&new, &noise(3, 32 << 10)));
 }
 
 /// Leases that were dropped end a little later.

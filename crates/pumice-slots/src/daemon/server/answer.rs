@@ -208,14 +208,15 @@ impl Server {
     }
 
     /// The bytes of shared slots that a user has or waits for. It has each once, however many leases of it, and waits
-    /// for none that it has a version of.
+    /// for none that it has as it is now.
     fn shared_bytes(&self, account: u32) -> u64 {
         let theirs = || self.connections.values().filter(|it| it.account == account);
         let had = shared_leases(theirs());
         let mut waited_for: Vec<_> =
             theirs().filter_map(Connection::wait).map(|it| it.key).collect();
         waited_for.retain(|key| {
-            key.sharing == Sharing::Shared && !had.values().any(|other| other.is_of(key))
+            let is_had = |(id, other): (&u64, &Key)| other.is_of(key) && self.pool.has_ready(*id);
+            key.sharing == Sharing::Shared && !had.iter().any(is_had)
         });
         waited_for.sort();
         waited_for.dedup();
@@ -223,13 +224,16 @@ impl Server {
         all.fold(0, u64::saturating_add)
     }
 
-    /// Whether a user has some of a shared slot's class or waits for it, so that it has no more after another lease.
+    /// Whether a user has a shared slot as it is now, or waits for it, so that it has no more after another lease.
     pub(super) fn shares(&self, account: u32, key: Key) -> bool {
         let mut theirs = self.connections.values().filter(|other| other.account == account);
         key.sharing == Sharing::Shared
             && theirs.any(|other| {
-                let lease = other.lease().map(|lease| lease.key);
-                let held = lease.or(other.wait().map(|wait| wait.key));
+                let is_now = |lease: &&Lease| {
+                    lease.file.shared().is_some_and(|file| self.pool.has_ready(file.id()))
+                };
+                let held = other.lease().filter(is_now).map(|lease| lease.key);
+                let held = held.or(other.wait().map(|wait| wait.key));
                 held.is_some_and(|held| held.sharing == Sharing::Shared && held.is_of(&key))
             })
     }

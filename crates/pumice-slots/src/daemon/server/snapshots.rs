@@ -336,9 +336,11 @@ impl Server {
             let line = format!("snapshot {name}: {path} has changed, {count} slots are dropped");
             self.say_of(key, line);
         }
+        // A user that has a shared one of before waits for memory more, of the same size or another.
+        let is_other = key != before || !stale.is_empty();
         stale.into_iter().for_each(|slot| self.reaper.discard(slot.file));
         self.keep_wanted();
-        if key != before {
+        if is_other {
             self.resize_waits(key);
         }
     }
