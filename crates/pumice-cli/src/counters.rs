@@ -1,14 +1,15 @@
 //! The counters and settings of a tree of programs: made, found again, copied.
 //!
-//! `pumice run` makes them in a segment of shared memory ([`segment`]) and tells the programs its number. The
-//! kernel says of each segment whose it is and which process made it. It goes when the last process that counts
-//! there has ended: nothing is left to sweep up, and nothing can cut it off.
+//! `pumice run` makes them in a segment of shared memory ([`segment`]) and tells the programs its number, or, where it
+//! becomes the program, has the first program make them. The kernel says of each segment whose it is; the tree in it
+//! names the process that leads it. It goes when the last process that counts there has ended: nothing is left to sweep
+//! up, and nothing can cut it off.
 
 use std::io;
 use std::ptr::NonNull;
 
 use pumice_frames::sys::segment::{self, Status, View};
-use pumice_heap::stats::{CounterSlot, Tree, FOLDS, TREE_SIZE};
+use pumice_heap::stats::{is_tree_len, CounterSlot, Tree, TreeName, FOLDS, TREE_SIZE};
 
 use crate::numbers::Numbers;
 
@@ -29,7 +30,7 @@ impl Counters {
     pub fn create(pool_max: u64, ready: u64) -> io::Result<Counters> {
         let (id, memory) = segment::create(TREE_SIZE)?;
         // SAFETY: a new segment's bytes are zeros, and it is never unmapped.
-        let tree = unsafe { Tree::create(memory, pool_max, ready) };
+        let tree = unsafe { Tree::create(memory, TreeName::of_own(), pool_max, ready) };
         Ok(Counters { id, tree })
     }
 }
@@ -40,6 +41,14 @@ pub fn live_slots<'t>(
     numbers: &'t Numbers,
 ) -> impl Iterator<Item = (u32, &'t CounterSlot)> {
     tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)))
+}
+
+/// The number here of the process that leads a tree, or the number that it had where that is the same; 0 where neither
+/// is known.
+pub fn leader(tree: &Tree, numbers: &Numbers) -> u32 {
+    let leader = tree.name().leader;
+    let before = || if numbers.is_own(leader) { leader.pid } else { 0 };
+    numbers.here(leader).unwrap_or_else(before)
 }
 
 /// The name of the program that counts in a slot. The program may have written anything there.
@@ -56,8 +65,8 @@ pub struct Found {
     pub id: u32,
     /// The user whose it is.
     pub uid: u32,
-    /// The process that made it; 0 for one of another namespace.
-    pub maker: u32,
+    /// Its bytes.
+    pub len: usize,
 }
 
 /// All there are that this user may read.
@@ -66,14 +75,14 @@ pub fn all() -> impl Iterator<Item = Found> {
 }
 
 fn found(id: u32, status: &Status) -> Option<Found> {
-    let uid = status.owner().filter(|_| status.len == TREE_SIZE)?;
-    Some(Found { id, uid, maker: status.maker })
+    let uid = status.owner().filter(|_| is_tree_len(status.len))?;
+    Some(Found { id, uid, len: status.len })
 }
 
 /// The tree in a segment, if it is one of this version. Never unmapped.
 pub fn open(found: Found) -> Option<&'static Tree> {
-    let memory = segment::attach(found.id, TREE_SIZE, found.uid).ok()?;
-    // SAFETY: mapped, as long as the segment was, and never unmapped.
+    let memory = segment::attach(found.id, found.len, found.uid).ok()?;
+    // SAFETY: mapped, as long as a tree at least, and never unmapped.
     unsafe { Tree::open(memory) }
 }
 
@@ -130,7 +139,7 @@ pub mod tests {
     /// The segment of this process's as it is found.
     pub fn own(id: u32) -> Found {
         let uid = rustix::process::geteuid().as_raw();
-        Found { id, uid, maker: std::process::id() }
+        Found { id, uid, len: TREE_SIZE }
     }
 
     #[test]

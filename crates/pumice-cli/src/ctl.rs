@@ -1,6 +1,6 @@
 //! `pumice ctl`: shows and changes the settings of a running program.
 //!
-//! The number may be that of a program that counts in some tree, or of the `pumice run` that made
+//! The number may be that of a program that counts in some tree, or of the process that leads
 //! the tree, which then stands for all its programs. A tree is believed to be about a process only where the same user
 //! owns both.
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use clap::Args;
-use pumice_heap::config::{Setting, ENV_STATS};
+use pumice_heap::config::{Setting, ENV_STATS, ENV_TREE};
 use pumice_heap::stats::{CounterSlot, Event};
 use serde::Serialize;
 
@@ -76,7 +76,8 @@ fn find(pid: u32) -> Result<Vec<(u32, &'static CounterSlot)>, Failure> {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return Err(Failure::system(format!("no process {pid}")));
     };
-    let mut is_maker = false;
+    let mut leads = false;
+    let mut all = Vec::new();
     let mut unreadable = false;
     let numbers = Numbers::now();
     for found in counters::all().filter(|found| found.uid == process.uid()) {
@@ -84,16 +85,17 @@ fn find(pid: u32) -> Result<Vec<(u32, &'static CounterSlot)>, Failure> {
             unreadable = true;
             continue;
         };
-        is_maker |= found.maker == pid;
+        let leader = counters::leader(tree, &numbers);
+        leads |= leader == pid;
         let slots =
             tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)));
-        let meant = |&(own, _): &(u32, _)| found.maker == pid || own == pid;
-        let slots: Vec<_> = slots.filter(meant).collect();
-        if !slots.is_empty() {
-            return Ok(slots);
-        }
+        let meant = |&(own, _): &(u32, _)| leader == pid || own == pid;
+        all.extend(slots.filter(meant));
     }
-    Err(Failure::system(if is_maker || has_stats_variable(pid) {
+    if !all.is_empty() {
+        return Ok(all);
+    }
+    Err(Failure::system(if leads || runs_under_pumice(pid) {
         format!("process {pid} runs under pumice but has made no request to serve yet; try later")
     } else if unreadable {
         format!("process {pid} is another user's, or another version of pumice runs it")
@@ -102,12 +104,14 @@ fn find(pid: u32) -> Result<Vec<(u32, &'static CounterSlot)>, Failure> {
     }))
 }
 
-fn has_stats_variable(pid: u32) -> bool {
+fn runs_under_pumice(pid: u32) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|&byte| byte == 0);
     variables.any(|variable| {
-        let value = variable.strip_prefix(ENV_STATS.as_bytes());
-        value.is_some_and(|value| value.starts_with(b"="))
+        let is_set = |name: &str| {
+            variable.strip_prefix(name.as_bytes()).is_some_and(|value| value.starts_with(b"="))
+        };
+        is_set(ENV_STATS) || is_set(ENV_TREE)
     })
 }
 

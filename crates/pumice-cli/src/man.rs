@@ -79,8 +79,8 @@ Names of programs, separated by commas.
 \fBPUMICE_SOCKET\fR
 The daemon's socket, for \fBpumice lease\fR and \fBpumice slots\fR.
 .TP
-\fBPUMICE_STATS\fR
-Set for the programs: the number of the shared memory (\fBipcs \-m\fR) where they count.
+\fBPUMICE_TREE\fR, \fBPUMICE_STATS\fR
+Set for the programs: the name, or the number, of the shared memory (\fBipcs \-m\fR) where they count.
 ";
 
 const REST: &str = r".SH EXIT STATUS

@@ -14,6 +14,7 @@ macro_rules! of_libm {
 
 of_libm! {
     exp(x)
+    exp2(x)
     log(x)
     log10(x)
     log1p(x)

@@ -12,6 +12,8 @@ use crate::stats::CounterSlot;
 pub const ENV_SWITCH: &str = "PUMICE";
 /// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]).
 pub const ENV_STATS: &str = "PUMICE_STATS";
+/// Name of the tree ([`crate::stats::TreeName`]), where the first program that has to count is to make that memory.
+pub const ENV_TREE: &str = "PUMICE_TREE";
 /// Bytes to have ready, populated in the background, in the first process that asks.
 pub const ENV_READY: &str = "PUMICE_READY";
 /// Process id of the `pumice run` whose child is to populate that as soon as it runs; not set

@@ -22,19 +22,21 @@
 
 mod environment;
 mod served;
+mod trees;
 
 pub use environment::{value_of, EnvironmentBlock, AT_PAGESZ, AT_SECURE};
 pub use served::{Host, Served, ZeroCheck};
+pub use trees::shared_tree;
 
-use rustix::process::{geteuid, getppid, getrlimit, Resource};
+use rustix::process::{getppid, getrlimit, Resource};
 
 use crate::config::{self, Setting};
-use crate::stats::{CounterSlot, Owner, Reason, Tree, TREE_SIZE};
+use crate::stats::{CounterSlot, Owner, Reason, Tree};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pumice_frames::sys::topology::Topology;
-use pumice_frames::sys::{file, mem, segment, thread};
+use pumice_frames::sys::{file, mem, thread};
 
 const FORKED: u32 = 0;
 /// And the thread that does it, in one word.
@@ -147,32 +149,6 @@ pub fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
     name.strip_suffix(b"\n").unwrap_or(name)
 }
 
-/// The tree that `pumice run` made, if it made one, for this user, and it can be had.
-pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
-    let id = variables.get(config::ENV_STATS)?.parse().ok()?;
-    let memory = segment::attach(id, TREE_SIZE, geteuid().as_raw()).ok()?;
-    // SAFETY: mapped at the size of a tree, and never unmapped.
-    unsafe { Tree::open(memory) }
-}
-
-/// The tree that is shared, or one for this process alone: a process that comes to run under another user, or in
-/// another namespace of shared memory, or when all others of the tree are gone, counts for itself.
-fn tree(variables: &impl Variables) -> Option<&'static Tree> {
-    shared_tree(variables).or_else(|| private_tree(variables))
-}
-
-/// A tree for this process alone, as its variables say.
-fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
-    let size = |name| variables.get(name).and_then(config::parse_size);
-    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
-    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
-}
-
-fn half_of_memory() -> usize {
-    let info = rustix::system::sysinfo();
-    info.totalram as usize / 2 * info.mem_unit as usize
-}
-
 /// A slot of the tree for this process, with the settings of its variables.
 pub fn take_slot(
     tree: &'static Tree,
@@ -256,15 +232,8 @@ fn is_promised_strictly() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::trees::tests::Given;
     use super::*;
-
-    struct Given(&'static [(&'static str, &'static str)]);
-
-    impl Variables for Given {
-        fn get(&self, name: &str) -> Option<&str> {
-            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
-        }
-    }
 
     #[test]
     fn a_process_is_current_until_it_is_a_child() {
@@ -333,22 +302,5 @@ mod tests {
         assert!(!is_first(&Given(&[])));
         assert!(!is_first(&Given(&[("PUMICE_FIRST", "x")])));
         assert!(!is_first(&Given(&[("PUMICE_FIRST", "2147483647")])));
-    }
-
-    #[test]
-    fn a_tree_of_its_own_is_as_large_as_the_variables_say() {
-        let given = Given(&[("PUMICE_POOL_MAX", "64M"), ("PUMICE_READY", "8M")]);
-        let tree = private_tree(&given).expect("memory");
-        assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
-        assert!(shared_tree(&given).is_none());
-        for nowhere in [
-            &[("PUMICE_STATS", "/nowhere")][..],
-            &[("PUMICE_STATS", "-1")],
-            &[("PUMICE_STATS", "4294967295")],
-        ] {
-            assert!(
-                shared_tree(&Given(nowhere)).is_none() && super::tree(&Given(nowhere)).is_some()
-            );
-        }
     }
 }

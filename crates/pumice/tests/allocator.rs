@@ -8,7 +8,7 @@ use std::{env, fs, slice, thread};
 use pumice::config::Setting;
 use pumice::Allocator;
 use pumice_frames::sys::segment;
-use pumice_heap::stats::{Event, Tree, TREE_SIZE};
+use pumice_heap::stats::{Event, Tree, TreeName, TREE_SIZE};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::new();
@@ -260,7 +260,7 @@ fn a_tree_counts_what_is_served() {
     }
     let (id, memory) = segment::create(TREE_SIZE).expect("shared memory");
     // SAFETY: new memory of that length, which stays mapped.
-    let tree = unsafe { Tree::create(memory, 1 << 40, 0) };
+    let tree = unsafe { Tree::create(memory, TreeName::of_own(), 1 << 40, 0) };
     run_again("a_tree_counts_what_is_served", "PUMICE_STATS", id.to_string().as_ref());
     assert_eq!(tree.processes(), 1);
     assert!(tree.total(Event::Requests) >= 1);

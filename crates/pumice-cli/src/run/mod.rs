@@ -1,5 +1,7 @@
 //! `pumice run`: a program on memory that is already there and already zero.
 //!
+//! It becomes the program, unless there is something to do beside it: then the program is its child. See [`lead`].
+//!
 //! | module | contents |
 //! |---|---|
 //! | [`options`] | the options, and the environment that they become |
@@ -22,21 +24,23 @@ mod variables;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pumice_heap::config::{
-    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_POOL_MAX, ENV_READY, ENV_STATS,
-    ENV_THRESHOLD,
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_READY, ENV_STATS, ENV_THRESHOLD,
+    ENV_TREE,
 };
-use pumice_heap::stats::{CounterSlot, Owner, Tree};
+use pumice_heap::stats::{CounterSlot, Owner, Tree, TreeName};
 
 pub use options::RunArgs;
 pub use variables::{print_variables, EnvArgs};
 
 use crate::counters::Counters;
 use crate::numbers::Numbers;
+use options::Plan;
 use profile::Profile;
 use pumice_command::clear_plan;
 use pumice_command::Failure;
@@ -54,7 +58,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let typed = plan.variables.iter().find(|(name, _)| *name == ENV_CLEAR);
     let clearer = clear_plan::for_children(typed.map(|(_, value)| value.clone()))?;
-    let first = shim_file::find_or_write(plan.small)?;
+    let first = shim_file::find_or_write(plan.small.clone())?;
 
     let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
@@ -64,19 +68,29 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     }
     // Instead of the typed one: it is chosen once, for all.
     env::set_var(ENV_CLEAR, clearer.to_string());
-    if plan.is_to_exec {
-        for name in [ENV_STATS, ENV_READY, ENV_FIRST] {
-            env::remove_var(name);
-        }
-        let error = spawn::exec(&plan.program);
-        return Err(not_run(&plan.program[0], &error));
+    for name in [ENV_STATS, ENV_TREE, ENV_READY, ENV_FIRST] {
+        env::remove_var(name);
     }
+    if plan.needs_parent() {
+        return lead(plan);
+    }
+    env::set_var(ENV_TREE, tree_name().to_string());
+    let error = spawn::exec(&plan.program);
+    Err(not_run(&plan.program[0], &error))
+}
+
+/// The name of the tree that the programs make when the first of them has something to count.
+fn tree_name() -> TreeName {
+    // The standard library's only source of chance.
+    let key = RandomState::new().build_hasher().finish() as u32;
+    TreeName { leader: Owner::here(), key: key.max(1) }
+}
+
+/// Runs the program as a child: memory is to be ready in it at its start, or it is to be looked at while it runs.
+fn lead(plan: Plan) -> Result<u8, Failure> {
     let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
-    // The tree has it, for the first process that asks.
-    env::remove_var(ENV_READY);
-    match plan.ready_bytes {
-        0 => env::remove_var(ENV_FIRST),
-        _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
+    if plan.ready_bytes > 0 {
+        env::set_var(ENV_FIRST, std::process::id().to_string());
     }
 
     let started = Instant::now();
@@ -122,8 +136,6 @@ fn share_tree(pool_max_bytes: usize, ready_bytes: usize) -> Result<&'static Tree
                 "pumice: each program has a pool of its own and is in no report, for no memory can be shared \
                  ({error}); see ipcs -lm"
             );
-            env::remove_var(ENV_STATS);
-            env::set_var(ENV_POOL_MAX, pool_max_bytes.to_string());
             let tree = Tree::private(pool_max, ready);
             tree.map_err(|error| Failure::system(format!("no memory for counters: {error}")))
         }

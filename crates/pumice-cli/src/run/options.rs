@@ -90,10 +90,6 @@ pub struct RunArgs {
     /// Write the report to this file instead
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
-    /// Become the program, with this process's number, instead of starting it as a child: for services and containers.
-    /// Each process then has a pool of its own, as with pumice env
-    #[arg(long, conflicts_with_all = ["ready", "profile", "report", "report_file"])]
-    exec: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -161,8 +157,6 @@ pub struct Plan {
     pub profile: Option<Profile>,
     /// The report wanted, if one is.
     pub report: Option<ReportTo>,
-    /// Whether this process becomes the program.
-    pub is_to_exec: bool,
 }
 
 impl RunArgs {
@@ -190,11 +184,6 @@ impl RunArgs {
             ready_bytes = ready_bytes.max(profile.ready_bytes(most));
         }
 
-        if self.exec && ready_bytes > 0 {
-            let text =
-                "--exec has no memory ready at the start; unset PUMICE_READY, or leave --exec out";
-            return Err(Failure::usage(text));
-        }
         let mut variables = variables(&self.pool, &self.scrub);
         if variables.iter().all(|(name, _)| *name != ENV_MMAP_THRESHOLD) {
             check_mmap_threshold()?;
@@ -217,17 +206,15 @@ impl RunArgs {
             Ok(ReportTo { form, file })
         });
         let report = report.transpose()?;
-        let (program, is_to_exec) = (self.program, self.exec);
-        Ok(Plan {
-            program,
-            variables,
-            ready_bytes,
-            pool_max_bytes,
-            small,
-            profile,
-            report,
-            is_to_exec,
-        })
+        let program = self.program;
+        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, small, profile, report })
+    }
+}
+
+impl Plan {
+    /// Whether there is something to do while the program runs, or after it.
+    pub fn needs_parent(&self) -> bool {
+        self.ready_bytes > 0 || self.profile.is_some() || self.report.is_some()
     }
 }
 

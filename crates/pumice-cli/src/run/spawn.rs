@@ -1,7 +1,7 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
-//! The program is a child in our process group, and this process leads the tree: its counters last as long as it does.
-//! Where that is not wanted ([`exec`]), it becomes the program. The child starts as `posix_spawn` would start it, by a
+//! Where nothing is to be done beside it, this process becomes the program ([`exec`]). Else the program is a child in
+//! our process group, and this process leads the tree: its counters last as long as it does. The child starts as `posix_spawn` would start it, by a
 //! `clone` that shares our memory until it executes. So starting costs the same however large we are. `posix_spawn`
 //! itself can neither keep an ignored SIGCHLD ignored nor have the program killed with us.
 //!

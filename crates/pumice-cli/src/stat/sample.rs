@@ -17,11 +17,11 @@ use crate::numbers::Numbers;
 /// Trees that are read at most: any user may make as many as there is room for.
 const MOST_TREES: usize = 4096;
 
-/// A program; in JSON, an object with these names. Its tree goes by the number of the `pumice run` that
-/// made it; sizes are in bytes.
+/// A program; in JSON, an object with these names. Its tree goes by the number of its `pumice run`; sizes are in
+/// bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Process {
-    /// The `pumice run`.
+    /// The `pumice run`, or the program that it became.
     pub run_pid: u32,
     /// The user that it belongs to.
     pub uid: u32,
@@ -77,7 +77,8 @@ impl From<Option<PoolSplit>> for Split {
     }
 }
 
-/// A tree: the sum over all its processes, those that have ended included.
+/// The trees of a `pumice run`, one for each namespace of processes: the sum over all their processes, those that have
+/// ended included.
 #[derive(Clone, Debug)]
 pub struct Totals {
     /// The `pumice run`.
@@ -109,20 +110,19 @@ pub struct Sample {
 
 impl Sample {
     /// Reads all trees that this user may read. `pids`: only of these processes, or of trees
-    /// that these made; all if there are none.
+    /// that these lead; all if there are none.
     pub fn take(pids: &[u32]) -> Sample {
         let mut sample = Sample { at: Instant::now(), processes: Vec::new(), trees: Vec::new() };
         let numbers = Numbers::now();
         for found in counters::all().take(MOST_TREES) {
             if let Some(snapshot) = Snapshot::read(found) {
-                sample.add(snapshot.tree(), &numbers, found.maker, found.uid, pids);
+                let tree = snapshot.tree();
+                sample.add(tree, &numbers, counters::leader(tree, &numbers), found.uid, pids);
             }
         }
         sample.processes.sort_by_key(|process| (process.run_pid, process.pid));
         let mut seen = HashSet::new();
         sample.processes.retain(|process| seen.insert((process.run_pid, process.pid)));
-        let mut seen = HashSet::new();
-        sample.trees.retain(|tree| seen.insert(tree.run_pid));
         sample
     }
 
@@ -138,7 +138,12 @@ impl Sample {
             Some(Process::new(tree, slot, pid, run_pid, running))
         }));
         if self.processes.len() > before {
-            self.trees.push(Totals::new(tree, run_pid, uid));
+            let new = Totals::new(tree, run_pid, uid);
+            let is_same = |known: &&mut Totals| (known.run_pid, known.uid) == (run_pid, uid);
+            match self.trees.iter_mut().find(is_same) {
+                Some(known) => known.add(new),
+                None => self.trees.push(new),
+            }
         }
     }
 }
@@ -153,6 +158,21 @@ impl Totals {
             pool_max_bytes: tree.pool_max(),
             processes: tree.processes(),
             events: Event::ALL.into_iter().map(|event| tree.total(event)).collect(),
+        }
+    }
+
+    /// Adds those of another tree.
+    fn add(&mut self, other: Totals) {
+        let numbers = [
+            (&mut self.pool_bytes, other.pool_bytes),
+            (&mut self.pool_peak_bytes, other.pool_peak_bytes),
+            (&mut self.pool_max_bytes, other.pool_max_bytes),
+            (&mut self.processes, other.processes),
+        ];
+        let events = self.events.iter_mut().zip(other.events);
+        for (sum, more) in numbers.into_iter().chain(events) {
+            // The numbers that programs wrote may be too much for a sum.
+            *sum = sum.wrapping_add(more);
         }
     }
 }

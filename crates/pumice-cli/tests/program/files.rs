@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::served::{end, python_by};
+use pumice_heap::stats::{Tree, TreeName};
+
 use crate::support::{counters_of, folder, pumice, run_script, safe_folder, stderr, stdout};
 
 /// The user nobody, that nothing belongs to.
@@ -178,7 +180,7 @@ fn another_users_counters_are_not_used() {
             let id = libc::shmget(libc::IPC_PRIVATE, size, 0o666);
             let at = libc::shmat(id, std::ptr::null(), 0);
             let memory = std::ptr::NonNull::new(at.cast()).expect("mapped");
-            (id, pumice_heap::stats::Tree::create(memory, 1 << 40, 0))
+            (id, Tree::create(memory, TreeName::of_own(), 1 << 40, 0))
         }
     };
     let (id, tree) = std::thread::spawn(make).join().expect("it ends");
@@ -195,11 +197,17 @@ fn another_users_counters_are_not_used() {
 /// Has a program start another in the background, which says its number, and end when that writes to a pipe; the one in
 /// the background is told the number of `pumice run` and the pipe. When `pumice run` has ended: both numbers, and what
 /// ends the one in the background.
-fn outlived(background: &str) -> Option<(u32, u32, Child)> {
+fn outlived(kind: Kind, background: &str) -> Option<(u32, u32, Child)> {
     let script = "import os,sys,subprocess\nx = bytearray(1 << 25)\nr, w = os.pipe()\n\
-                  line = [sys.executable, '-c', sys.argv[1], str(os.getppid()), str(w)]\n\
+                  leader = os.getppid() if sys.argv[2:] else os.getpid()\n\
+                  line = [sys.executable, '-c', sys.argv[1], str(leader), str(w)]\n\
                   subprocess.Popen(line, pass_fds=[w])\nos.close(w)\nos.read(r, 1)\nos._exit(0)";
-    let mut run = pumice(&["run", "--pool-max", "1G", "--", "python3", "-c", script, background])
+    let line = ["--pool-max", "1G", "--", "python3", "-c", script, background];
+    let (option, last): (&[&str], &[&str]) = match kind {
+        Kind::Parent => (&["--report-file", "/dev/null"], &["parent"]),
+        Kind::Program => (&[], &[]),
+    };
+    let mut run = pumice(&[&["run"], option, &line, last].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -221,13 +229,26 @@ fn outlived(background: &str) -> Option<(u32, u32, Child)> {
     }
 }
 
+/// Whether `pumice run` stays as the program's parent or becomes it.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Parent,
+    Program,
+}
+
 const LIVES: &str = "import os,sys\nx = bytearray(1 << 26); x[:] = b'1' * len(x)\n\
                      if sys.argv[1:]: os.write(int(sys.argv[2]), b'1')\n\
                      print(os.getpid(), flush=True)\nsys.stdin.readline()";
 
 #[test]
 fn nothing_stays_behind_those_who_outlive_the_program() {
-    let Some((run, pid, child)) = outlived(LIVES) else { return };
+    for kind in [Kind::Parent, Kind::Program] {
+        let Some((run, pid, child)) = outlived(kind, LIVES) else { return };
+        stays_until_it_ends(run, pid, child);
+    }
+}
+
+fn stays_until_it_ends(run: u32, pid: u32, child: Child) {
     assert_eq!(counters_of(run).len(), 1, "it still counts");
     let shown = stdout(&pumice(&["stat", "--json", &pid.to_string()]).output().expect("starts"));
     assert!(shown.contains(&format!("\"run_pid\":{run},")), "{shown}");
@@ -243,7 +264,7 @@ fn nothing_stays_behind_those_who_outlive_the_program() {
     assert!(names.all(|name| !(name.starts_with("pumice.") && name.contains(&named))));
 }
 
-/// It becomes another program when nobody has the counters any more.
+/// It becomes another program when nobody has the counters any more: they are made anew, if they have a name.
 #[test]
 fn the_last_process_counts_for_itself() {
     let script = format!(
@@ -252,11 +273,13 @@ fn the_last_process_counts_for_itself() {
          while open(run).read().rsplit(')')[1][1] != 'Z': time.sleep(0.001)\n\
          os.execvp(sys.executable, [sys.executable, '-c', {LIVES:?}])"
     );
-    let Some((run, pid, child)) = outlived(&script) else { return };
-    assert!(counters_of(run).is_empty(), "nobody has them");
-    let mapped = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
-    assert!(mapped.contains("libpumice-"), "the shim is there: {mapped}");
-    end(child);
+    for (kind, trees) in [(Kind::Parent, 0), (Kind::Program, 1)] {
+        let Some((run, pid, child)) = outlived(kind, &script) else { return };
+        assert_eq!(counters_of(run).len(), trees, "the first ones are nobody's");
+        let mapped = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+        assert!(mapped.contains("libpumice-"), "the shim is there: {mapped}");
+        end(child);
+    }
 }
 
 fn has_namespaces() -> bool {
@@ -273,6 +296,9 @@ fn has_namespaces() -> bool {
 const ELSEWHERE: &str = "import subprocess,os\n\
                          line = ['unshare', '-p', '-f', '--mount-proc', 'python3', '-c']\n";
 
+/// A child of `pumice run` has a pool in common with those of other namespaces, since that sees them all.
+const KEPT: [&str; 2] = ["--report-file", "/dev/null"];
+
 /// Three programs, each the first process of a namespace of its own: they all have the same number.
 #[test]
 fn processes_of_the_same_number_share_a_pool() {
@@ -287,7 +313,7 @@ fn processes_of_the_same_number_share_a_pool() {
          x = bytearray(1 << 22); say(os.getpid()); wait()\n\
          for one in all: one.communicate(b'x')"
     );
-    let command = pumice(&["run", "--pool-max", "90M", "--", "python3"]);
+    let command = pumice(&["run", KEPT[0], KEPT[1], "--pool-max", "90M", "--", "python3"]);
     let Some((child, _)) = python_by(command, &script) else { return };
     let run = child.id().to_string();
     let shown = stdout(&pumice(&["stat", "--json", &run]).output().expect("pumice starts"));
@@ -318,7 +344,7 @@ fn a_namespace_that_is_gone_gives_up_its_share() {
         "{ELSEWHERE}subprocess.run(line + [{inner:?}])\n\
          x = bytearray(1 << 22); say(os.getpid()); wait()"
     );
-    let command = pumice(&["run", "--pool-max", "1G", "--", "python3"]);
+    let command = pumice(&["run", KEPT[0], KEPT[1], "--pool-max", "1G", "--", "python3"]);
     let Some((child, pid)) = python_by(command, &script) else { return };
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -332,6 +358,36 @@ fn a_namespace_that_is_gone_gives_up_its_share() {
         std::thread::sleep(Duration::from_millis(50));
     }
     end(child);
+}
+
+/// Where `pumice run` is gone, each namespace has a pool of its own: none of the processes can tell whether those of
+/// another one live.
+#[test]
+fn namespaces_have_pools_of_their_own() {
+    if !has_namespaces() {
+        return;
+    }
+    let inner = "import sys\nx = bytearray(1 << 25)\nprint(1, flush=True)\nsys.stdin.readline()";
+    let script = format!(
+        "{ELSEWHERE}all = [subprocess.Popen(line + [{inner:?}], stdin=-1, stdout=-1) for i in range(3)]\n\
+         for one in all: one.stdout.readline()\n\
+         x = bytearray(1 << 25); say(os.getpid()); wait()\n\
+         for one in all: one.communicate(b'x')"
+    );
+    let command = pumice(&["run", "--pool-max", "90M", "--", "python3"]);
+    let Some((child, run)) = python_by(command, &script) else { return };
+    assert_eq!((run, counters_of(run).len()), (child.id(), 4));
+    let shown = pumice(&["stat", "--json", &run.to_string()]).output().expect("pumice starts");
+    let shown = crate::support::objects(&stdout(&shown));
+    assert_eq!(shown.len(), 4, "{shown:?}");
+    for one in &shown {
+        let pool = number(one, "pool_bytes");
+        assert!(pool >= 1 << 25 && pool == number(one, "tree_pool_bytes"), "{one}");
+    }
+    let listed = stdout(&pumice(&["ctl", &run.to_string()]).output().expect("pumice starts"));
+    assert_eq!(listed.matches("# ").count(), 4, "{listed}");
+    end(child);
+    assert!(counters_of(run).is_empty());
 }
 
 /// In a namespace of users, too, where what is under `/proc` of those outside can't be opened.

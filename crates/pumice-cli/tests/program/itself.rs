@@ -65,7 +65,7 @@ fn help_goes_to_stdout() {
 #[test]
 fn settings_change_while_a_program_runs() {
     let script = "echo $PUMICE_STATS; read line";
-    let mut child = pumice(&["run", "--pool-max", "1G", "--", "sh", "-c", script])
+    let mut child = pumice(&["run", "--report-file", "/dev/null", "--", "sh", "-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

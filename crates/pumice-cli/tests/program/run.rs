@@ -12,17 +12,25 @@ fn signal(name: &str, pid: u32) {
     assert!(sent.expect("kill is installed").success());
 }
 
+/// `pumice run` of a script as the script's parent, which it is where it has something to do beside it.
+fn child_script(script: &str) -> Command {
+    pumice(&["run", "--report-file", "/dev/null", "--", "sh", "-c", script])
+}
+
+/// Both ways in which a script is run.
+const WAYS: [fn(&str) -> Command; 2] = [run_script, child_script];
+
 /// Starts a script under pumice and returns when it has written its first line.
-fn start_and_wait_for_line(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = run_script(script).stdout(Stdio::piped()).spawn().expect("pumice starts");
+fn start_and_wait_for_line(mut command: Command) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("pumice starts");
     let (_, output) = crate::support::first_line(child.stdout.take());
     (child, output)
 }
 
 #[test]
 fn the_status_is_the_programs() {
-    for status in [0, 1, 2, 77, 255] {
-        let output = run_script(&format!("exit {status}")).output().expect("pumice starts");
+    for (way, status) in WAYS.into_iter().flat_map(|way| [0, 1, 2, 77, 255].map(|it| (way, it))) {
+        let output = way(&format!("exit {status}")).output().expect("pumice starts");
         assert_eq!(output.status.code(), Some(status));
         assert!(output.stderr.is_empty(), "{}", stderr(&output));
     }
@@ -31,58 +39,65 @@ fn the_status_is_the_programs() {
 #[test]
 fn a_signals_death_is_the_programs() {
     for number in [2, 6, 9, 11, 13, 15] {
-        let output = run_script(&format!("kill -{number} $$")).output().expect("pumice starts");
-        assert_eq!(output.status.signal(), Some(number));
-        assert!(!output.status.core_dumped(), "one core is enough");
+        let own = run_script(&format!("kill -{number} $$")).output().expect("pumice starts");
+        assert_eq!(own.status.signal(), Some(number));
+        let passed_on =
+            child_script(&format!("kill -{number} $$")).output().expect("pumice starts");
+        assert_eq!(passed_on.status.signal(), Some(number));
+        assert!(!passed_on.status.core_dumped(), "one core is enough");
     }
 }
 
 #[test]
 fn signals_reach_the_program() {
-    for name in ["TERM", "INT", "HUP", "USR1", "QUIT", "ABRT"] {
+    let names = ["TERM", "INT", "HUP", "USR1", "QUIT", "ABRT"];
+    for (way, name) in WAYS.into_iter().flat_map(|way| names.map(|name| (way, name))) {
         let script = format!("trap 'kill $!; echo {name}; exit 5' {name}; sleep 100 & echo; wait");
-        let (mut child, mut output) = start_and_wait_for_line(&script);
+        let (mut child, mut output) = start_and_wait_for_line(way(&script));
         signal(name, child.id());
         assert_eq!(child.wait().expect("waited").code(), Some(5), "{name}");
         let mut line = String::new();
         output.read_line(&mut line).expect("a line");
         assert_eq!(line.trim_end(), name);
     }
-    let (mut child, _output) = start_and_wait_for_line("echo; exec sleep 100");
-    signal("TERM", child.id());
-    assert_eq!(child.wait().expect("waited").signal(), Some(15));
+    for way in WAYS {
+        let (mut child, _output) = start_and_wait_for_line(way("echo; exec sleep 100"));
+        signal("TERM", child.id());
+        assert_eq!(child.wait().expect("waited").signal(), Some(15));
+    }
 }
 
 /// A service's manager and a container know the program by the number of the process that they started.
 #[test]
-fn exec_becomes_the_program() {
-    let script = "echo $$; grep -c libpumice /proc/self/maps; env | grep -c PUMICE_STATS; exit 7";
-    let mut command = pumice(&["run", "--exec", "--", "sh", "-c", script]);
+fn it_becomes_the_program() {
+    let script = "echo $$; grep -c libpumice /proc/self/maps; echo ${PUMICE_TREE%.*.*}; exit 7";
+    let mut command = run_script(script);
+    // What is set is another tree's.
+    let command = command.env("PUMICE_TREE", "1.2.3").env("PUMICE_STATS", "4");
     let child = command.stdout(Stdio::piped()).spawn().expect("pumice starts");
-    let pid = child.id();
+    let pid = child.id().to_string();
     let output = child.wait_with_output().expect("waited");
     assert_eq!(output.status.code(), Some(7));
     let said = stdout(&output);
-    let [own, preloaded, counters] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
-    assert_eq!((own, counters), (pid.to_string().as_str(), "0"));
+    let [own, preloaded, leader] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
+    assert_eq!((own, leader), (&*pid, &*pid));
     assert_ne!(preloaded, "0", "the shim is loaded");
-    for (arguments, status) in [
-        (&["run", "--exec", "--", "/no/such/program"][..], 127),
-        (&["run", "--exec", "--ready", "8M", "--", "true"], 2),
-        (&["run", "--exec", "--report", "--", "true"], 2),
-    ] {
-        let output = pumice(arguments).output().expect("pumice starts");
-        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+    // There is something to do beside it.
+    for more in [&["--ready", "8M"][..], &["--report"]] {
+        let line = ["--", "sh", "-c", "echo $PPID ${PUMICE_TREE-none}"];
+        let mut command = pumice(&[&["run"], more, &line].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = command.spawn().expect("pumice starts");
+        let pid = child.id();
+        let output = child.wait_with_output().expect("waited");
+        assert_eq!(stdout(&output), format!("{pid} none"));
     }
-    let mut command = pumice(&["run", "--exec", "--", "true"]);
-    let output = command.env("PUMICE_READY", "8M").output().expect("pumice starts");
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 /// The plan that suits this machine is made once, and not by each program.
 #[test]
 fn the_engines_are_chosen_for_all_programs() {
-    for more in [&[][..], &["--exec"]] {
+    for more in [&[][..], &["--report-file", "/dev/null"]] {
         for engine in ["auto", "cpu", "kernel"] {
             let line = ["--engine", engine, "--", "sh", "-c", "echo $PUMICE_CLEAR"];
             let output = pumice(&[&["run"], more, &line].concat()).output().expect("pumice starts");
@@ -99,7 +114,8 @@ fn orphans_are_reaped() {
                   grep -l '^State:.Z' /proc/[0-9]*/status | wc -l";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
-    command.arg(env!("CARGO_BIN_EXE_pumice")).args(["run", "--", "sh", "-c", script]);
+    command.arg(env!("CARGO_BIN_EXE_pumice"));
+    command.args(["run", "--report-file", "/dev/null", "--", "sh", "-c", script]);
     let output = match command.output() {
         Ok(output) if output.status.success() => output,
         other => {
@@ -112,19 +128,21 @@ fn orphans_are_reaped() {
 
 #[test]
 fn killing_pumice_kills_the_program() {
-    let (mut child, mut output) = start_and_wait_for_line("echo; exec sleep 100");
-    signal("KILL", child.id());
-    child.wait().expect("waited");
-    // The program holds the pipe's other end: this ends when it does.
-    let mut rest = String::new();
-    output.read_line(&mut rest).expect("the end of the pipe");
-    assert_eq!(rest, "");
-    assert!(counters_of(child.id()).is_empty(), "and nothing is left");
+    for way in WAYS {
+        let (mut child, mut output) = start_and_wait_for_line(way("echo; exec sleep 100"));
+        signal("KILL", child.id());
+        child.wait().expect("waited");
+        // The program holds the pipe's other end: this ends when it does.
+        let mut rest = String::new();
+        output.read_line(&mut rest).expect("the end of the pipe");
+        assert_eq!(rest, "");
+        assert!(counters_of(child.id()).is_empty(), "and nothing is left");
+    }
 }
 
 #[test]
 fn a_stopped_program_stops_pumice_and_goes_on() {
-    let (mut child, _output) = start_and_wait_for_line("echo; kill -STOP $$; exit 9");
+    let (mut child, _output) = start_and_wait_for_line(child_script("echo; kill -STOP $$; exit 9"));
     let stat = format!("/proc/{}/stat", child.id());
     let state = || {
         let stat = fs::read_to_string(&stat).expect("not reaped yet");
@@ -139,16 +157,19 @@ fn a_stopped_program_stops_pumice_and_goes_on() {
 
 #[test]
 fn dispositions_are_inherited() {
-    let ignored = |pumice: Option<&str>| {
+    let ignored = |words: &str| {
         let script = "trap '' PIPE HUP; exec $0 sh -c 'grep SigIgn: /proc/self/status'";
         let mut command = Command::new("sh");
-        let words = pumice.map_or(String::new(), |path| format!("{path} run --"));
-        command.args(["-c", &script.replace("$0", &words)]);
+        command.args(["-c", &script.replace("$0", words)]);
         stdout(&command.output().expect("sh starts"))
     };
-    assert_eq!(ignored(Some(env!("CARGO_BIN_EXE_pumice"))), ignored(None));
-    let blocked = run_script("grep SigBlk: /proc/self/status").output().expect("pumice starts");
-    assert!(stdout(&blocked).ends_with("0000000000000000"), "{}", stdout(&blocked));
+    let run = concat!(env!("CARGO_BIN_EXE_pumice"), " run");
+    assert_eq!(ignored(&format!("{run} --")), ignored(""));
+    assert_eq!(ignored(&format!("{run} --report-file /dev/null --")), ignored(""));
+    for way in WAYS {
+        let blocked = way("grep SigBlk: /proc/self/status").output().expect("pumice starts");
+        assert!(stdout(&blocked).ends_with("0000000000000000"), "{}", stdout(&blocked));
+    }
 }
 
 #[test]

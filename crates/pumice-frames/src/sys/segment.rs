@@ -7,17 +7,28 @@
 //!
 //! It is marked for removal as soon as it is made. Linux still lets others attach it by its number for as long as
 //! somebody has it (shmctl(2)), and then nothing is left to remove.
+//!
+//! Processes that don't know a number can have one in common by a key ([`common`]). A key is taken from a segment when it
+//! is marked for removal, so processes find it among all segments ([`all`]), by its length and its content. The key is
+//! the lock of those that make it:
+//! ```text
+//! look --none is there--> make it under the key --> look again --none--> prepare, unmark --> found by all
+//!   ^                          |                        +--found--> remove it, take the other
+//!   +-- another has the key <--+ (for MOST_WAITS; then its maker was killed: it is taken as it is, and prepared)
+//! ```
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::{with_exposed_provenance_mut, NonNull};
+use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::mem;
 use super::raw::{self, number};
+use super::{mem, thread};
 
 const IPC_CREAT: usize = 0o1000;
+const IPC_EXCL: usize = 0o2000;
 const IPC_PRIVATE: usize = 0;
 const IPC_RMID: usize = 0;
 const IPC_STAT: usize = 2;
@@ -26,6 +37,9 @@ const SHM_INFO: usize = 14;
 const SHM_RDONLY: usize = 0o10_000;
 /// Its user may read and write, nobody else.
 const MODE: u32 = 0o600;
+/// A maker needs some microseconds. So often others look again, a wait between, before they take it for dead.
+const MOST_WAITS: usize = 40;
+const WAIT: Duration = Duration::from_micros(50);
 
 /// The kernel's description of a segment: `struct shmid64_ds`, the same on x86-64 and aarch64.
 #[repr(C)]
@@ -61,13 +75,83 @@ impl Status {
 /// # Errors
 /// As shmget(2) and shmat(2).
 pub fn create(len: usize) -> Result<(u32, NonNull<u8>), Errno> {
-    let args = [IPC_PRIVATE, len, IPC_CREAT | MODE as usize, 0, 0, 0];
-    // SAFETY: plain numbers.
-    let id = unsafe { raw::syscall(number::__NR_shmget, args)? } as u32;
+    let id = get(IPC_PRIVATE, len, IPC_CREAT)?;
     let mapped = map(id, mem::place_apart(len), 0);
-    // SAFETY: plain numbers. It is ours, so this can't fail.
-    let _ = unsafe { raw::syscall(number::__NR_shmctl, [id as usize, IPC_RMID, 0, 0, 0, 0]) };
+    mark_for_removal(id);
     Ok((id, mapped?))
+}
+
+/// The segments that processes of one user have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Common {
+    /// Two of one key, length and user are the same where `is_it` says so. Not 0.
+    pub key: u32,
+    /// Bytes.
+    pub len: usize,
+    /// Whose it is, and of nobody else.
+    pub user: u32,
+}
+
+/// The segment that processes have in common, mapped for good: one that is there, or a new one that `prepare` has
+/// filled. It is there for as long as one of them has it. `is_it` is asked of mapped segments of the length, and may
+/// not write there; `prepare` may find what another `prepare` has written, in part or in whole.
+///
+/// # Errors
+/// As shmget(2) and shmat(2); `PERM` where the key is another's.
+pub fn common(
+    of: Common,
+    is_it: impl Fn(NonNull<u8>) -> bool,
+    prepare: impl FnOnce(NonNull<u8>),
+) -> Result<NonNull<u8>, Errno> {
+    let Common { key, len, user } = of;
+    let find = || {
+        let fits = all().filter(|(_, status)| status.len == len && status.owner() == Some(user));
+        let mut mapped = fits.filter_map(|(id, _)| attach(id, len, user).ok());
+        mapped.find(|&at| {
+            is_it(at) || {
+                unmap(at);
+                false
+            }
+        })
+    };
+    for _ in 0..MOST_WAITS {
+        if let Some(at) = find() {
+            return Ok(at);
+        }
+        match get(key as usize, len, IPC_CREAT | IPC_EXCL) {
+            Err(Errno::EXIST) => thread::sleep(WAIT),
+            Err(errno) => return Err(errno),
+            Ok(id) => {
+                // One may have been made between the look and the lock.
+                let found = find();
+                let mapped = match found {
+                    Some(at) => Ok(at),
+                    None => map(id, mem::place_apart(len), 0).inspect(|&at| prepare(at)),
+                };
+                mark_for_removal(id);
+                return mapped;
+            }
+        }
+    }
+    // Its maker was killed, or stopped, before it took the key away.
+    let id = get(key as usize, len, 0)?;
+    let at = attach(id, len, user)?;
+    prepare(at);
+    mark_for_removal(id);
+    Ok(at)
+}
+
+fn get(key: usize, len: usize, flags: usize) -> Result<u32, Errno> {
+    let args = [key, len, flags | MODE as usize, 0, 0, 0];
+    // SAFETY: plain numbers.
+    let id = unsafe { raw::syscall(number::__NR_shmget, args)? };
+    Ok(id as u32)
+}
+
+/// The caller's own segment, or its user's: nothing is to be done where this fails.
+fn mark_for_removal(id: u32) {
+    // SAFETY: plain numbers.
+    let _ = unsafe { raw::syscall(number::__NR_shmctl, [id as usize, IPC_RMID, 0, 0, 0, 0]) };
 }
 
 /// Maps a segment of so many bytes for good, if it is this user's and nobody else's.
@@ -147,7 +231,7 @@ impl View {
         }
         let from = [self.at.as_ptr() as usize + part.start, part.len()];
         let to = [into.as_mut_ptr() as usize, into.len()];
-        let own = super::thread::process_id() as usize;
+        let own = thread::process_id() as usize;
         let args = [own, to.as_ptr() as usize, 1, from.as_ptr() as usize, 1, 0];
         // SAFETY: it writes to `into` alone; where it can't read, it only fails.
         match unsafe { raw::syscall(number::__NR_process_vm_readv, args)? } {
@@ -222,6 +306,68 @@ mod tests {
             assert!(attach(absurd, LEN, own()).is_err());
             assert!(View::open(absurd).is_err());
         }
+    }
+
+    /// One in common, whose first byte is 1 when it is prepared.
+    fn one_of(key: u32) -> Result<NonNull<u8>, Errno> {
+        let of = Common { key, len: LEN + 1 + key as usize % 1000, user: own() };
+        // SAFETY: mapped, and as long.
+        let is_it = |at: NonNull<u8>| unsafe { at.read_volatile() == 1 };
+        // SAFETY: as above.
+        common(of, is_it, |at| unsafe { at.write_volatile(1) })
+    }
+
+    fn a_key() -> u32 {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        0x7b00_0000 | (std::process::id() & 0xffff) << 8 | next
+    }
+
+    #[test]
+    fn those_that_start_at_once_have_one_in_common() {
+        for _ in 0..50 {
+            let key = a_key();
+            let threads: Vec<_> = (0..8)
+                .map(|_| std::thread::spawn(move || one_of(key).expect("memory").as_ptr() as usize))
+                .collect();
+            let at: Vec<_> = threads.into_iter().map(|it| it.join().expect("an address")).collect();
+            // Each has mapped it at a place of its own: what one writes, all see.
+            // SAFETY: mapped by the threads, and unmapped by nobody.
+            unsafe {
+                (at[0] as *mut u8).add(9).write_volatile(7);
+                assert!(at.iter().all(|&at| (at as *const u8).add(9).read_volatile() == 7));
+            }
+            for at in at {
+                unmap(NonNull::new(at as *mut u8).expect("mapped"));
+            }
+            let again = one_of(key).expect("memory");
+            // SAFETY: as above.
+            assert_eq!(unsafe { again.add(9).read_volatile() }, 0, "it went with the last");
+            unmap(again);
+        }
+    }
+
+    #[test]
+    fn one_whose_maker_was_killed_is_taken() {
+        let key = a_key();
+        let len = LEN + 1 + key as usize % 1000;
+        let left = get(key as usize, len, IPC_CREAT | IPC_EXCL).expect("a segment");
+        let at = one_of(key).expect("taken");
+        assert!(status(left).is_ok_and(|status| status.attached == 1));
+        let other = one_of(key).expect("found");
+        assert!(status(left).is_ok_and(|status| status.attached == 2));
+        unmap(at);
+        unmap(other);
+        assert!(status(left).is_err(), "nothing is left behind");
+    }
+
+    #[test]
+    fn a_key_of_anothers_is_refused() {
+        let key = a_key();
+        let id = get(key as usize, 100, IPC_CREAT | IPC_EXCL).expect("a segment");
+        assert!(one_of(key).is_err(), "it is shorter");
+        assert!(status(id).is_ok(), "and is left alone");
+        mark_for_removal(id);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 
 use core::ptr::from_ref;
 
-use super::{clearer, take_slot, take_slot_of_child, topology, tree, ProcessWord, Variables};
+use super::trees::tree;
+use super::{clearer, take_slot, take_slot_of_child, topology, ProcessWord, Variables};
 use crate::config;
 use crate::heap::{Discard, Heap, HeapConfig};
 use crate::stats::{CounterSlot, Event, Reason, Tree};

@@ -4,14 +4,14 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::{CounterSlot, Event, FreeBytes, Owner, EVENTS};
+use super::{CounterSlot, Event, FreeBytes, Owner, TreeName, EVENTS};
 use pumice_frames::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use pumice_frames::sys::{mem, thread};
 
 /// The number that it starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
@@ -29,6 +29,9 @@ pub struct Tree {
     slot_count: AtomicU32,
     slot_size: AtomicU32,
     event_count: AtomicU32,
+    /// See [`Tree::name`].
+    leader: AtomicU64,
+    key: AtomicU64,
     /// Bytes of pool in the whole tree, the most there ever were, and the most there may be.
     pool_bytes: AtomicU64,
     pool_peak: AtomicU64,
@@ -62,9 +65,16 @@ impl Tree {
     ///
     /// # Safety
     /// `memory` is [`TREE_SIZE`] zeroed bytes, mapped for as long as the reference lives.
-    pub unsafe fn create<'t>(memory: NonNull<u8>, pool_max: u64, ready_bytes: u64) -> &'t Tree {
+    pub unsafe fn create<'t>(
+        memory: NonNull<u8>,
+        name: TreeName,
+        pool_max: u64,
+        ready_bytes: u64,
+    ) -> &'t Tree {
         // SAFETY: zeroed memory is a valid Tree: all of it is atomics.
         let tree: &Tree = unsafe { memory.cast().as_ref() };
+        tree.leader.store(name.leader.into_word(), Ordering::Relaxed);
+        tree.key.store(name.key.into(), Ordering::Relaxed);
         tree.version.store(VERSION, Ordering::Relaxed);
         tree.slot_count.store(SLOTS as u32, Ordering::Relaxed);
         tree.slot_size.store(size_of::<CounterSlot>() as u32, Ordering::Relaxed);
@@ -96,7 +106,13 @@ impl Tree {
     pub fn private<'t>(pool_max: u64, ready_bytes: u64) -> pumice_frames::error::Result<&'t Tree> {
         let memory = mem::map_table(TREE_SIZE)?;
         // SAFETY: fresh, zeroed and never unmapped.
-        Ok(unsafe { Tree::create(memory, pool_max, ready_bytes) })
+        Ok(unsafe { Tree::create(memory, TreeName::of_own(), pool_max, ready_bytes) })
+    }
+
+    /// The process that leads it, and the key by which others find it; the key is 0 where they know the segment.
+    pub fn name(&self) -> TreeName {
+        let leader = Owner::from_word(self.leader.load(Ordering::Relaxed));
+        TreeName { leader, key: self.key.load(Ordering::Relaxed) as u32 }
     }
 
     /// Takes a slot for a process, folding the counters of one that is gone into the totals if need be. `None` when

@@ -2,6 +2,8 @@
 
 pub mod served;
 
+use pumice_frames::sys::segment::{self, View};
+use pumice_heap::stats::{is_tree_len, Tree, TREE_SIZE};
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
@@ -127,10 +129,18 @@ pub fn safe_folder(name: &str) -> Option<Folder> {
     }
 }
 
-/// The shared memory of counters that a `pumice run` made.
+/// The shared memory of counters of the programs that a process leads: a `pumice run`, or what it became.
 pub fn counters_of(pid: u32) -> Vec<u32> {
-    let size = pumice_heap::stats::TREE_SIZE;
-    let made =
-        pumice_frames::sys::segment::all().filter(|(_, it)| it.maker == pid && it.len == size);
-    made.map(|(id, _)| id).collect()
+    #[repr(align(4096))]
+    struct Copied([u8; TREE_SIZE]);
+    let is_led = |id: u32| {
+        let mut copied = Box::new(Copied([0; TREE_SIZE]));
+        let view = View::open(id).ok()?;
+        view.copy(0..TREE_SIZE, &mut copied.0).ok()?;
+        // SAFETY: as long as a tree, and there for as long as the reference is.
+        let tree = unsafe { Tree::open(std::ptr::NonNull::from(&mut copied.0).cast()) }?;
+        Some(tree.name().leader.pid == pid)
+    };
+    let trees = segment::all().filter(|(_, status)| is_tree_len(status.len));
+    trees.map(|(id, _)| id).filter(|&id| is_led(id) == Some(true)).collect()
 }
