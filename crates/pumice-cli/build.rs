@@ -56,8 +56,6 @@ fn main() {
     ] {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
-    // Both, of what links, and of what reads backtraces, know this form.
-    println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
     if env_of_cargo("CARGO_CFG_TARGET_ENV") == "gnu" {
         // The program lies where it was linked for. Else the loader writes 8,000 addresses into 36 pages at every start
         // of `pumice run`, for 130 µs. Stacks, libraries and mappings lie elsewhere each time all the same.

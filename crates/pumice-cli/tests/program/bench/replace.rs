@@ -137,12 +137,12 @@ fn live_hits_are_near_the_simulated_ones() {
             }
         }
     }
-    // No clock has a part in it.
+    // Again the same, but for a few where other programs have the processor.
     let again = run("--live=direct", &folder.join("again.jsonl"));
-    let misses = |rows: &[serde_json::Value]| -> Vec<_> {
-        rows.iter().map(|row| row["misses"].clone()).collect()
-    };
-    assert_eq!(misses(&direct), misses(&again));
+    for (first, second) in direct.iter().zip(&again) {
+        let misses = |row: &serde_json::Value| row["misses"].as_f64().expect("a number");
+        assert!((misses(first) - misses(second)).abs() <= misses(first) / 50.0, "{first} {second}");
+    }
 }
 
 #[test]
