@@ -7,6 +7,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::time::SystemTime;
 
 use pumice_frames::sys::segment::{self, Status, View};
 use pumice_heap::stats::{is_tree_len, CounterSlot, Tree, TreeName, FOLDS, TREE_SIZE};
@@ -15,6 +16,9 @@ use crate::numbers::Numbers;
 
 /// A tree that changes during each of so many readings is shown as it is.
 const MOST_READINGS: usize = 4;
+
+/// A segment that nobody has for so many seconds, and that is to be found by its key, is abandoned.
+const ABANDONED_S: u64 = 10;
 
 /// A tree of programs, as the `pumice run` has it that made it.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,30 @@ impl Counters {
         // SAFETY: a new segment's bytes are zeros, and it is never unmapped.
         let tree = unsafe { Tree::create(memory, TreeName::of_own(), pool_max, ready) };
         Ok(Counters { id, tree })
+    }
+}
+
+/// Removes segments whose makers were killed in the few microseconds in which nobody had them. Nobody else of their
+/// trees has come since, or it would have them.
+pub fn remove_abandoned() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    remove_abandoned_at(now.as_secs());
+}
+
+fn remove_abandoned_at(now_s: u64) {
+    let own = rustix::process::geteuid().as_raw();
+    let is_abandoned = |status: &Status| {
+        let age_s = now_s.saturating_sub(status.changed_s);
+        status.has_key()
+            && status.attached == 0
+            && status.owner() == Some(own)
+            && age_s >= ABANDONED_S
+    };
+    for (id, status) in segment::all() {
+        if is_tree_len(status.len) && is_abandoned(&status) {
+            // Where it is gone, another was faster.
+            let _ = segment::remove(id);
+        }
     }
 }
 
@@ -176,6 +204,18 @@ pub mod tests {
         assert_eq!(open(found).expect("a tree").pool_max(), 1 << 30);
         let others = Found { uid: found.uid + 1, ..found };
         assert!(open(others).is_none() && Snapshot::read(others).is_none());
+    }
+
+    #[test]
+    fn what_nobody_has_for_long_is_abandoned() {
+        // SAFETY: plain system calls.
+        let id =
+            unsafe { libc::shmget(0x7a11_0000, TREE_SIZE + 1, libc::IPC_CREAT | 0o600) } as u32;
+        let made = segment::status(id).expect("there");
+        remove_abandoned_at(made.changed_s + ABANDONED_S - 1);
+        assert!(segment::status(id).is_ok_and(|status| status.has_key()));
+        remove_abandoned_at(made.changed_s + ABANDONED_S);
+        assert!(segment::status(id).is_err());
     }
 
     #[test]

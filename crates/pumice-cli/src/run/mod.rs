@@ -38,7 +38,7 @@ use pumice_heap::stats::{CounterSlot, Owner, Tree, TreeName};
 pub use options::RunArgs;
 pub use variables::{print_variables, EnvArgs};
 
-use crate::counters::Counters;
+use crate::counters::{self, Counters};
 use crate::numbers::Numbers;
 use options::Plan;
 use profile::Profile;
@@ -75,6 +75,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         return lead(plan);
     }
     env::set_var(ENV_TREE, tree_name().to_string());
+    counters::remove_abandoned();
     let error = spawn::exec(&plan.program);
     Err(not_run(&plan.program[0], &error))
 }

@@ -55,15 +55,24 @@ pub struct Status {
     rest_of_permissions: [u64; 3],
     /// Bytes that were asked for.
     pub len: usize,
-    times: [u64; 3],
+    /// When it was last attached, and detached.
+    attached_and_detached: [u64; 2],
+    /// When it was made, or its owner or key changed, in seconds since 1970.
+    pub changed_s: u64,
     /// The process that made it, by its number here; 0 for one of another namespace.
     pub maker: u32,
     last: u32,
-    attached: u64,
+    /// How often it is mapped.
+    pub attached: u64,
     reserved: [u64; 2],
 }
 
 impl Status {
+    /// Whether its maker was killed before it took the key away ([`common`]), or has not come to that yet.
+    pub fn has_key(&self) -> bool {
+        self.key != 0
+    }
+
     /// The owner, if nobody else may use the segment: other users can give theirs away, but stay their creators.
     pub fn owner(&self) -> Option<u32> {
         (self.user == self.creator && self.mode & 0o777 == MODE).then_some(self.user)
@@ -77,7 +86,8 @@ impl Status {
 pub fn create(len: usize) -> Result<(u32, NonNull<u8>), Errno> {
     let id = get(IPC_PRIVATE, len, IPC_CREAT)?;
     let mapped = map(id, mem::place_apart(len), 0);
-    mark_for_removal(id);
+    // Its own segment: this can't fail.
+    let _ = remove(id);
     Ok((id, mapped?))
 }
 
@@ -128,7 +138,7 @@ pub fn common(
                     Some(at) => Ok(at),
                     None => map(id, mem::place_apart(len), 0).inspect(|&at| prepare(at)),
                 };
-                mark_for_removal(id);
+                let _ = remove(id);
                 return mapped;
             }
         }
@@ -137,8 +147,17 @@ pub fn common(
     let id = get(key as usize, len, 0)?;
     let at = attach(id, len, user)?;
     prepare(at);
-    mark_for_removal(id);
+    let _ = remove(id);
     Ok(at)
+}
+
+/// Marks a segment of this user's for removal: it goes now if nobody has it, else with the last who has.
+///
+/// # Errors
+/// As shmctl(2).
+pub fn remove(id: u32) -> Result<(), Errno> {
+    // SAFETY: plain numbers.
+    unsafe { raw::syscall(number::__NR_shmctl, [id as usize, IPC_RMID, 0, 0, 0, 0]) }.map(drop)
 }
 
 fn get(key: usize, len: usize, flags: usize) -> Result<u32, Errno> {
@@ -146,12 +165,6 @@ fn get(key: usize, len: usize, flags: usize) -> Result<u32, Errno> {
     // SAFETY: plain numbers.
     let id = unsafe { raw::syscall(number::__NR_shmget, args)? };
     Ok(id as u32)
-}
-
-/// The caller's own segment, or its user's: nothing is to be done where this fails.
-fn mark_for_removal(id: u32) {
-    // SAFETY: plain numbers.
-    let _ = unsafe { raw::syscall(number::__NR_shmctl, [id as usize, IPC_RMID, 0, 0, 0, 0]) };
 }
 
 /// Maps a segment of so many bytes for good, if it is this user's and nobody else's.
@@ -367,7 +380,7 @@ mod tests {
         let id = get(key as usize, 100, IPC_CREAT | IPC_EXCL).expect("a segment");
         assert!(one_of(key).is_err(), "it is shorter");
         assert!(status(id).is_ok(), "and is left alone");
-        mark_for_removal(id);
+        let _ = remove(id);
     }
 
     #[test]
