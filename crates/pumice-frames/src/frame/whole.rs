@@ -180,11 +180,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Turns a block in parts back into a free one, if all its frames are free.
     pub fn join(&self, block: usize) -> bool {
-        self.join_with(block, 0)
+        self.join_with(block, |_| 0)
     }
 
-    /// As [`Ledger::join`], and says this of its pages from now on, if any may be there ([`BlockWord::of_pages`]).
-    pub fn join_with(&self, block: usize, of_pages: u32) -> bool {
+    /// As [`Ledger::join`]. Its word has, from now on, the number about its pages that `of_pages` gives for
+    /// the frames that are dirty, if any are ([`BlockWord::of_pages`]).
+    pub fn join_with(&self, block: usize, of_pages: impl FnOnce(&Dirt) -> u32) -> bool {
         // A block that never was in parts has words that say nothing; one that was says
         // "allocated" when it is not (invariant 3).
         if self.block(block).state() != BlockState::Parts {
@@ -203,6 +204,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             word.store(Word(0).allocate(G::MASK, 0).0, Ordering::Release);
         }
         let is_there = !dirt.is_clean() && self.backing.is_huge();
+        let of_pages = if dirt.is_clean() { 0 } else { of_pages(&dirt) };
         let mut old = self.block(block);
         loop {
             let free = BlockWord::new()
@@ -210,7 +212,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_zeroed(dirt.is_clean())
                 .with_ready(old.ready() || is_there && !old.trimmed())
                 .with_trimmed(old.trimmed() && !dirt.is_clean())
-                .with_of_pages(if dirt.is_clean() { 0 } else { of_pages })
+                .with_of_pages(of_pages)
                 .with_epoch(old.epoch());
             // Others may still change hints of a block in parts.
             if self.swap_block(block, old, free) {

@@ -138,7 +138,9 @@ impl Heap {
             Pages::There => self.give_back_pages(zone, end, promoted, is_rest_reset),
             Pages::Gone => (0, Rest::of(Want::Zeroed)),
         };
-        let freed_ready = promoted + self.put_end(zone, end, pages, rest, |_, word| word);
+        // Nobody knows where the pages of a whole block end.
+        let unknown = |_, word: BlockWord| word.with_own(0);
+        let freed_ready = promoted + self.put_end(zone, end, pages, rest, unknown);
         self.drop_top(zone, end.range);
         if pages == Pages::There {
             self.notice_freed(end.frames() - given_back * BLOCK_FRAMES, freed_ready);

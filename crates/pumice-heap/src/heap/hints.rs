@@ -43,6 +43,14 @@ impl Hints {
     }
 }
 
+/// Where the pages of a free block end.
+pub(super) fn pages_end(word: BlockWord) -> usize {
+    match word.own() {
+        0 => BLOCK_FRAMES,
+        end => end,
+    }
+}
+
 /// A word with the heap's hints.
 pub(super) trait WithHints: Sized {
     /// Frames of a block of the demand zone that are expected to be resident ([`super::retain`]). This and the next lie
@@ -53,7 +61,8 @@ pub(super) trait WithHints: Sized {
     #[must_use]
     fn with_expected(self, frames: usize) -> Self;
 
-    /// The frames of these that the request which got the block last was expected to touch.
+    /// The frames of these that the request which got the block last was expected to touch. Of a free block, where its
+    /// pages end, or 0 where that is not known.
     fn own(self) -> usize;
 
     /// The word with another number of them, in steps of two.

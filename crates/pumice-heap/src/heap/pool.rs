@@ -1,8 +1,9 @@
 //! The heap's share of the tree's pool.
 
+use super::hints;
 use crate::stats::{CounterSlot, Tree};
 use pumice_frames::addr::BLOCK_SIZE;
-use pumice_frames::frame::Budget;
+use pumice_frames::frame::{BlockWord, Budget};
 use pumice_frames::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Blocks that are room enough for any request.
@@ -73,6 +74,10 @@ unsafe impl Budget for Pool {
             }
             many => many,
         }
+    }
+
+    fn pages_end(&self, word: BlockWord) -> usize {
+        hints::pages_end(word)
     }
 
     fn uncharge(&self, blocks: usize) {

@@ -20,7 +20,7 @@ use core::num::NonZeroUsize;
 use core::ops::Range;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::BlockWord;
+use pumice_frames::frame::{BlockWord, Dirt, Native};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
 /// Frames beyond the most that was touched at a time: this share of it...
@@ -31,8 +31,12 @@ const SPARE_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 /// So many runs may stay behind all that is in use, where such runs are held and hardly touched.
 const TOP_RUNS: usize = 2;
 
-/// Runs that may stay of which the pages of one are counted.
-const COUNT_ONE_IN: usize = 8;
+/// Of runs that may stay the pages of one are counted for so many frames...
+const COUNTED_ONCE_IN: usize = (64 << 20) / FRAME_SIZE;
+/// ... but of one in so many at least...
+const LEAST_COUNTED: usize = 32;
+/// ... and at most.
+const MOST_COUNTED: usize = 8;
 
 /// Blocks that may be counted for each whose pages are to stay and may not: a look at a word takes a nanosecond, and a
 /// fault hundreds.
@@ -82,6 +86,10 @@ pub(super) fn subtract(from: &AtomicUsize, frames: usize) {
     let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
+fn one_in(frames: usize) -> usize {
+    (COUNTED_ONCE_IN / frames.max(1)).clamp(MOST_COUNTED, LEAST_COUNTED)
+}
+
 impl Retained {
     pub(super) fn new() -> Retained {
         let zero = || AtomicUsize::new(0);
@@ -116,14 +124,14 @@ impl Retained {
         there + frames <= self.limit(frames)
     }
 
-    /// Whether the pages of a run that may stay are to be counted.
-    fn is_sample(&self) -> bool {
-        self.runs.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
+    /// Whether the pages of a run of so many frames that may stay are to be counted.
+    fn is_sample(&self, frames: usize) -> bool {
+        self.runs.fetch_add(1, Ordering::Relaxed) % one_in(frames) == 0
     }
 
-    /// Whether the pages of a tail that may stay are to be counted.
-    fn is_tail_sample(&self) -> bool {
-        self.tails.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
+    /// The same of the tail of such a run.
+    fn is_tail_sample(&self, frames: usize) -> bool {
+        self.tails.fetch_add(1, Ordering::Relaxed) % one_in(frames) == 0
     }
 
     /// Pages that are expected where a tail's owner touches so many.
@@ -213,7 +221,7 @@ impl Heap {
         }
         self.forget_parted();
         let expected = self.expected(zone, whole.clone());
-        let is_known = expected > 0 && !self.retained.is_sample();
+        let is_known = expected > 0 && !self.retained.is_sample(range.frames);
         if !(is_known && self.retained.add(expected)) {
             let Some(seen) = self.count_expected(zone, range) else { return false };
             let is_room = || self.retained.add(seen);
@@ -233,8 +241,10 @@ impl Heap {
     /// expected. All of the block counts, since other pages may have stayed there. [`Heap::expect_in_tail`] says
     /// afterwards where they are.
     pub(super) fn retain_tail(&self, zone: &PoolZone, range: PageRange) -> Option<NonZeroUsize> {
-        let touched = NonZeroUsize::new(self.classes.touched_of_tail(range.frames))?;
-        let there = match self.retained.is_tail_sample() {
+        // Of one that is hardly ever touched, too: to look for its pages each time would cost more than they do.
+        let touched = self.classes.touched_of_tail(range.frames);
+        let touched = NonZeroUsize::new(touched).unwrap_or(NonZeroUsize::MIN);
+        let there = match self.retained.is_tail_sample(range.frames) {
             true => {
                 let at = zone.block_address(range.end().block());
                 let seen = NonZeroUsize::new(self.resident(zone, at, BLOCK_SIZE)?)?;
@@ -249,7 +259,13 @@ impl Heap {
     /// After a run of which the tail stays was freed: its block says so, if it is free as a whole. Else others have
     /// parts of it, and what stays is one of their rests.
     pub(super) fn expect_in_tail(&self, zone: &PoolZone, range: PageRange, touched: NonZeroUsize) {
-        let of_pages = BlockWord::new().with_expected(touched.get()).of_pages();
+        let of_pages = |dirt: &Dirt| {
+            let end = dirt.ranges::<Native>().last().map_or(BLOCK_FRAMES, |range| range.end);
+            // A zeroed frame of a demand zone has no page. The end may be too large a number.
+            let word = BlockWord::new().with_expected(touched.get()).with_own(end);
+            let word = if word.own() < end { word.with_own(0) } else { word };
+            word.of_pages()
+        };
         if !zone.ledger().join_with(range.end().block(), of_pages) {
             self.forget_tail(touched);
         }

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::super::block::BlockWord;
 use super::super::ledger::Backing;
-use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
+use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::{Dump, Huge, Memory};
 
@@ -22,6 +22,11 @@ pub unsafe trait Budget: Sync {
     /// For how many more blocks [`Budget::charge`] would say yes, now.
     fn room(&self) -> usize {
         usize::MAX
+    }
+
+    /// The frame of a free block, by its word, from which on no page is there.
+    fn pages_end(&self, _word: BlockWord) -> usize {
+        BLOCK_FRAMES
     }
 }
 
@@ -44,6 +49,9 @@ unsafe impl<T: Budget + ?Sized> Budget for &T {
     }
     fn room(&self) -> usize {
         (**self).room()
+    }
+    fn pages_end(&self, word: BlockWord) -> usize {
+        (**self).pages_end(word)
     }
 }
 
@@ -83,9 +91,12 @@ impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
     fn refresh(&self, block: usize, word: BlockWord, kept: usize) -> bool {
         let at = self.at(block);
         if !word.tainted() {
-            let kept = kept * FRAME_SIZE;
+            // One that nobody may have a part of is emptied as a whole.
+            let end = if kept == 0 { BLOCK_FRAMES } else { self.budget.pages_end(word) };
+            let len = end.saturating_sub(kept) * FRAME_SIZE;
             // SAFETY: the caller has claimed the block.
-            return unsafe { self.memory.discard(at.add(kept), BLOCK_SIZE - kept) }.is_ok();
+            return len == 0
+                || unsafe { self.memory.discard(at.add(kept * FRAME_SIZE), len) }.is_ok();
         }
         // SAFETY: the caller has claimed the block.
         let done = unsafe { self.memory.reset(at, BLOCK_SIZE) }.is_ok();
