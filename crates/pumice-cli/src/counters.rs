@@ -55,7 +55,7 @@ fn remove_abandoned_at(now_s: u64) {
             && status.owner() == Some(own)
             && age_s >= ABANDONED_S
     };
-    for (id, status) in segment::all() {
+    for (id, status) in segment::all().into_iter().flatten() {
         if is_tree_len(status.len) && is_abandoned(&status) {
             // Where it is gone, another was faster.
             let _ = segment::remove(id);
@@ -99,7 +99,7 @@ pub struct Found {
 
 /// All there are that this user may read.
 pub fn all() -> impl Iterator<Item = Found> {
-    segment::all().filter_map(|(id, status)| found(id, &status))
+    segment::all().into_iter().flatten().filter_map(|(id, status)| found(id, &status))
 }
 
 fn found(id: u32, status: &Status) -> Option<Found> {

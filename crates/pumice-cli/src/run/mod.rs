@@ -84,7 +84,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
 fn tree_name() -> TreeName {
     // The standard library's only source of chance.
     let key = RandomState::new().build_hasher().finish() as u32;
-    TreeName { leader: Owner::here(), key: key.max(1) }
+    TreeName::new(key.max(1))
 }
 
 /// Runs the program as a child: memory is to be ready in it at its start, or it is to be looked at while it runs.

@@ -1,6 +1,7 @@
 //! A sample as a page for Prometheus.
 //!
-//! A tree's counters include those of processes that have ended, so that they never go back. A process has its pool
+//! A tree's counters include those of processes that have ended, so that they never go back while one of its processes
+//! lives. A process has its pool
 //! as it is now, and its own counters.
 
 use std::fmt::Display;
@@ -19,7 +20,9 @@ pub fn page(sample: &Sample) -> String {
     let mut of_trees = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Totals) -> String| {
         let mut metric = page.metric(name, kind, help);
         for tree in &sample.trees {
-            metric.sample(&[("run_pid", &tree.run_pid), ("uid", &tree.uid)], value(tree));
+            let labels: [(_, &dyn Display); 3] =
+                [("run_pid", &tree.run_pid), ("uid", &tree.uid), ("tree", &tree.tree)];
+            metric.sample(&labels, value(tree));
         }
     };
     of_trees("pumice_tree_pool_bytes", "gauge", "Bytes of pool of a tree.", &|tree| {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
-use pumice_heap::stats::{CounterSlot, Event, PoolSplit, Tree};
+use pumice_heap::stats::{CounterSlot, Event, PoolSplit, Tree, TreeName};
 use serde::Serialize;
 
 use super::running::Running;
@@ -21,7 +21,7 @@ const MOST_TREES: usize = 4096;
 /// bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Process {
-    /// The `pumice run`, or the program that it became.
+    /// The `pumice run`, or the program that it became, as the tree says.
     pub run_pid: u32,
     /// The user that it belongs to.
     pub uid: u32,
@@ -77,10 +77,12 @@ impl From<Option<PoolSplit>> for Split {
     }
 }
 
-/// The trees of a `pumice run`, one for each namespace of processes: the sum over all their processes, those that have
-/// ended included.
+/// A tree of a `pumice run`, one for each namespace of processes and each user: the sum over all its processes, those
+/// that have ended included.
 #[derive(Clone, Debug)]
 pub struct Totals {
+    /// Its name, which another that comes when this has ended may have again.
+    pub tree: String,
     /// The `pumice run`.
     pub run_pid: u32,
     /// The user that it belongs to.
@@ -123,6 +125,8 @@ impl Sample {
         sample.processes.sort_by_key(|process| (process.run_pid, process.pid));
         let mut seen = HashSet::new();
         sample.processes.retain(|process| seen.insert((process.run_pid, process.pid)));
+        let mut seen = HashSet::new();
+        sample.trees.retain(|it| seen.insert((it.run_pid, it.uid, it.tree.clone())));
         sample
     }
 
@@ -138,19 +142,16 @@ impl Sample {
             Some(Process::new(tree, slot, pid, run_pid, running))
         }));
         if self.processes.len() > before {
-            let new = Totals::new(tree, run_pid, uid);
-            let is_same = |known: &&mut Totals| (known.run_pid, known.uid) == (run_pid, uid);
-            match self.trees.iter_mut().find(is_same) {
-                Some(known) => known.add(new),
-                None => self.trees.push(new),
-            }
+            self.trees.push(Totals::new(tree, run_pid, uid));
         }
     }
 }
 
 impl Totals {
     fn new(tree: &Tree, run_pid: u32, uid: u32) -> Totals {
+        let TreeName { key, namespace, .. } = tree.name();
         Totals {
+            tree: format!("{key:08x}-{namespace}"),
             run_pid,
             uid,
             pool_bytes: tree.pool_bytes(),
@@ -158,21 +159,6 @@ impl Totals {
             pool_max_bytes: tree.pool_max(),
             processes: tree.processes(),
             events: Event::ALL.into_iter().map(|event| tree.total(event)).collect(),
-        }
-    }
-
-    /// Adds those of another tree.
-    fn add(&mut self, other: Totals) {
-        let numbers = [
-            (&mut self.pool_bytes, other.pool_bytes),
-            (&mut self.pool_peak_bytes, other.pool_peak_bytes),
-            (&mut self.pool_max_bytes, other.pool_max_bytes),
-            (&mut self.processes, other.processes),
-        ];
-        let events = self.events.iter_mut().zip(other.events);
-        for (sum, more) in numbers.into_iter().chain(events) {
-            // The numbers that programs wrote may be too much for a sum.
-            *sum = sum.wrapping_add(more);
         }
     }
 }

@@ -386,6 +386,11 @@ fn namespaces_have_pools_of_their_own() {
     }
     let listed = stdout(&pumice(&["ctl", &run.to_string()]).output().expect("pumice starts"));
     assert_eq!(listed.matches("# ").count(), 4, "{listed}");
+    let page = stdout(&pumice(&["stat", "--prometheus"]).output().expect("pumice starts"));
+    let of_run = format!("pumice_tree_processes_total{{run_pid=\"{run}\"");
+    let mut lines: Vec<_> = page.lines().filter(|line| line.starts_with(&of_run)).collect();
+    lines.dedup();
+    assert_eq!(lines.len(), 4, "a counter for each: {page}");
     end(child);
     assert!(counters_of(run).is_empty());
 }

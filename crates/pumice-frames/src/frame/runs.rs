@@ -37,6 +37,14 @@ impl Dirt {
         dirt
     }
 
+    /// The frame of the block behind the last one of them; 0 if there is none.
+    pub fn end<G: Geometry>(&self) -> usize {
+        let last = self.masks.iter().rposition(|&mask| mask != 0);
+        last.map_or(0, |index| {
+            index * G::FRAMES_PER_WORD as usize + self.masks[index].ilog2() as usize + 1
+        })
+    }
+
     /// The dirty frames as ranges within the block, each as long as can be.
     pub fn ranges<G: Geometry>(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let per_word = G::FRAMES_PER_WORD as usize;
@@ -421,4 +429,20 @@ pub(super) fn pieces<G: Geometry>(
         let stop = end.min((index + 1) * per_word);
         (index, word::span((start % per_word) as u32, (stop - start) as u32))
     })
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::Native;
+    use super::*;
+
+    #[test]
+    fn dirt_ends_where_its_last_range_does() {
+        assert_eq!(Dirt::NONE.end::<Native>(), 0);
+        for (from, frames) in [(0, 1), (0, 32), (0, 33), (5, 221), (511, 1), (0, 512)] {
+            let dirt = Dirt::all::<Native>(from, frames);
+            assert_eq!(dirt.ranges::<Native>().last(), Some(from..from + frames));
+            assert_eq!(dirt.end::<Native>(), from + frames);
+        }
+    }
 }

@@ -12,10 +12,11 @@
 //! is marked for removal, so processes find it among all segments ([`all`]), by its length and its content. The key is
 //! the lock of those that make it:
 //! ```text
-//! look --none is there--> make it under the key --> look again --none--> prepare, unmark --> found by all
+//! look --none is there--> make it under the key --> look again --none--> prepare, mark for removal --> found by all
 //!   ^                          |                        +--found--> remove it, take the other
-//!   +-- another has the key <--+ (for MOST_WAITS; then its maker was killed: it is taken as it is, and prepared)
+//!   +-- another has the key <--+ (for MOST_WAITS; then its maker was killed, or stopped: its own is prepared and marked)
 //! ```
+//! A maker that is killed in these few microseconds leaves its segment to the next process that looks for it.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -103,52 +104,69 @@ pub struct Common {
 }
 
 /// The segment that processes have in common, mapped for good: one that is there, or a new one that `prepare` has
-/// filled. It is there for as long as one of them has it. `is_it` is asked of mapped segments of the length, and may
-/// not write there; `prepare` may find what another `prepare` has written, in part or in whole.
+/// filled. It is there for as long as one of them has it. `is_it` is asked of segments of the length; `prepare` may find
+/// what another `prepare` has written, in part or in whole.
 ///
 /// # Errors
-/// As shmget(2) and shmat(2); `PERM` where the key is another's.
+/// As shmget(2), shmat(2) and shmctl(2); `PERM` where the key is another's.
 pub fn common(
     of: Common,
-    is_it: impl Fn(NonNull<u8>) -> bool,
-    prepare: impl FnOnce(NonNull<u8>),
+    is_it: impl Fn(&View) -> bool,
+    prepare: impl Fn(NonNull<u8>),
 ) -> Result<NonNull<u8>, Errno> {
     let Common { key, len, user } = of;
-    let find = || {
-        let fits = all().filter(|(_, status)| status.len == len && status.owner() == Some(user));
-        let mut mapped = fits.filter_map(|(id, _)| attach(id, len, user).ok());
-        mapped.find(|&at| {
-            is_it(at) || {
-                unmap(at);
-                false
+    // `own`: the one that is under the key, which is not looked at.
+    let find = |own: Option<u32>| -> Result<Option<NonNull<u8>>, Errno> {
+        let fits = |status: &Status| status.len == len && status.owner() == Some(user);
+        for (id, status) in all()?.filter(|&(id, status)| Some(id) != own && fits(&status)) {
+            let is_it = View::open(id).is_ok_and(|view| fits(&view.status) && is_it(&view));
+            // It goes if all who have it do meanwhile.
+            if let Some(at) = is_it.then(|| attach(id, len, user).ok()).flatten() {
+                if status.has_key() {
+                    // Its maker was killed before it took the key away, or comes to that now.
+                    let _ = remove(id);
+                }
+                return Ok(Some(at));
             }
-        })
+        }
+        Ok(None)
     };
-    for _ in 0..MOST_WAITS {
-        if let Some(at) = find() {
+    // To take one that is under the key, or was until now.
+    let take = |id: u32| {
+        let at = attach(id, len, user)?;
+        prepare(at);
+        let _ = remove(id);
+        Ok(at)
+    };
+    let mut waits = 0;
+    loop {
+        if let Some(at) = find(None)? {
             return Ok(at);
         }
-        match get(key as usize, len, IPC_CREAT | IPC_EXCL) {
-            Err(Errno::EXIST) => thread::sleep(WAIT),
-            Err(errno) => return Err(errno),
-            Ok(id) => {
-                // One may have been made between the look and the lock.
-                let found = find();
-                let mapped = match found {
-                    Some(at) => Ok(at),
-                    None => map(id, mem::place_apart(len), 0).inspect(|&at| prepare(at)),
-                };
-                let _ = remove(id);
-                return mapped;
+        let made = get(key as usize, len, IPC_CREAT | IPC_EXCL);
+        let result = match made {
+            Ok(id) => match find(Some(id))? {
+                // It was made between the look and the lock.
+                Some(at) => {
+                    let _ = remove(id);
+                    return Ok(at);
+                }
+                None => take(id),
+            },
+            Err(Errno::EXIST) if waits % (MOST_WAITS + 1) < MOST_WAITS => {
+                thread::sleep(WAIT);
+                Err(Errno::IDRM)
             }
+            // Its maker was killed, or stopped, before it took the key away.
+            Err(Errno::EXIST) => get(key as usize, len, 0).and_then(take),
+            Err(errno) => return Err(errno),
+        };
+        match result {
+            // Gone meanwhile: another has taken it, and ended, or has it.
+            Err(Errno::IDRM | Errno::INVAL | Errno::NOENT) if waits < 2 * MOST_WAITS => waits += 1,
+            result => return result,
         }
     }
-    // Its maker was killed, or stopped, before it took the key away.
-    let id = get(key as usize, len, 0)?;
-    let at = attach(id, len, user)?;
-    prepare(at);
-    let _ = remove(id);
-    Ok(at)
 }
 
 /// Marks a segment of this user's for removal: it goes now if nobody has it, else with the last who has.
@@ -191,11 +209,27 @@ pub fn status(id: u32) -> Result<Status, Errno> {
     ask(id, IPC_STAT).map(|(_, status)| status)
 }
 
-/// All segments that this process may read, with their numbers.
-pub fn all() -> impl Iterator<Item = (u32, Status)> {
-    // The answer of this call is the highest index in use. The structure it fills is a shorter one.
-    let highest = ask(0, SHM_INFO).map_or(0, |(highest, _)| highest);
-    (0..=highest).filter_map(|index| ask(index, SHM_STAT).ok())
+/// All segments that this process may read, with their numbers: those that were made last first, as a rule.
+///
+/// # Errors
+/// As shmctl(2), where it tells of none.
+pub fn all() -> Result<impl Iterator<Item = (u32, Status)>, Errno> {
+    // The answer of this call is the highest index in use. The structure it fills is a shorter one, which begins with
+    // the number of segments that there are.
+    let (highest, info) = ask(0, SHM_INFO)?;
+    let mut left = info.key as u32;
+    let mut indices = (0..=highest).rev();
+    Ok(core::iter::from_fn(move || {
+        while left > 0 {
+            let answer = ask(indices.next()?, SHM_STAT);
+            // Of an index without a segment; others' may not be looked at.
+            left -= u32::from(!matches!(answer, Err(Errno::INVAL)));
+            if answer.is_ok() {
+                return answer.ok();
+            }
+        }
+        None
+    }))
 }
 
 fn ask(id: u32, command: usize) -> Result<(u32, Status), Errno> {
@@ -254,6 +288,26 @@ impl View {
     }
 }
 
+impl View {
+    /// As [`View::copy`]; where the kernel does not copy (a filter, an emulator of processes), this thread does, and is
+    /// killed where the segment is of huge pages that are not there.
+    ///
+    /// # Errors
+    /// `FAULT` where not all of it is there.
+    pub fn read(&self, part: Range<usize>, into: &mut [u8]) -> Result<(), Errno> {
+        match self.copy(part.clone(), into) {
+            Err(Errno::NOSYS | Errno::PERM) => {
+                for (at, byte) in part.zip(into) {
+                    // SAFETY: mapped: `copy` looked at the length before it made the call.
+                    *byte = unsafe { self.at.add(at).read_volatile() };
+                }
+                Ok(())
+            }
+            answer => answer,
+        }
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         unmap(self.at);
@@ -300,12 +354,14 @@ mod tests {
             (status.len, status.owner(), status.maker),
             (LEN, Some(own()), std::process::id())
         );
-        assert!(all().any(|(listed, it)| listed == id && it.maker == status.maker));
+        assert!(all()
+            .expect("shmctl")
+            .any(|(listed, it)| listed == id && it.maker == status.maker));
         unmap(at);
         assert!(attach(id, LEN, own()).map(unmap).is_ok());
         unmap(again);
         assert!(attach(id, LEN, own()).is_err());
-        assert!(all().all(|(listed, _)| listed != id));
+        assert!(all().expect("shmctl").all(|(listed, _)| listed != id));
     }
 
     #[test]
@@ -324,8 +380,10 @@ mod tests {
     /// One in common, whose first byte is 1 when it is prepared.
     fn one_of(key: u32) -> Result<NonNull<u8>, Errno> {
         let of = Common { key, len: LEN + 1 + key as usize % 1000, user: own() };
-        // SAFETY: mapped, and as long.
-        let is_it = |at: NonNull<u8>| unsafe { at.read_volatile() == 1 };
+        let is_it = |view: &View| {
+            let mut first = [0];
+            view.read(0..1, &mut first).is_ok() && first == [1]
+        };
         // SAFETY: as above.
         common(of, is_it, |at| unsafe { at.write_volatile(1) })
     }
@@ -371,6 +429,21 @@ mod tests {
         assert!(status(left).is_ok_and(|status| status.attached == 2));
         unmap(at);
         unmap(other);
+        assert!(status(left).is_err(), "nothing is left behind");
+    }
+
+    #[test]
+    fn one_that_is_found_with_its_key_loses_it() {
+        let key = a_key();
+        let len = LEN + 1 + key as usize % 1000;
+        let left = get(key as usize, len, IPC_CREAT | IPC_EXCL).expect("a segment");
+        let maker = attach(left, len, own()).expect("a place");
+        // SAFETY: mapped, and nobody else's. Its maker is killed here.
+        unsafe { maker.write_volatile(1) };
+        let at = one_of(key).expect("found");
+        assert!(status(left).is_ok_and(|status| status.attached == 2 && !status.has_key()));
+        unmap(maker);
+        unmap(at);
         assert!(status(left).is_err(), "nothing is left behind");
     }
 

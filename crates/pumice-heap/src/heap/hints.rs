@@ -10,7 +10,7 @@ use pumice_frames::frame::BlockWord;
 /// The greatest [`Hints::age`].
 pub(super) const OLDEST: u8 = 7;
 
-const OWN_SHIFT: u32 = 10;
+const OWN_SHIFT: u32 = 9;
 const EXPECTED: u32 = (1 << OWN_SHIFT) - 1;
 
 /// See the module's top.
@@ -57,7 +57,7 @@ pub(super) trait WithHints: Sized {
     /// in [`BlockWord::of_pages`], and stay when the block is freed.
     fn expected(self) -> usize;
 
-    /// The word with another number of them, [`BLOCK_FRAMES`] at most.
+    /// The word with another number of them, [`BLOCK_FRAMES`] at most, in steps of two.
     #[must_use]
     fn with_expected(self, frames: usize) -> Self;
 
@@ -65,7 +65,7 @@ pub(super) trait WithHints: Sized {
     /// pages end, or 0 where that is not known.
     fn own(self) -> usize;
 
-    /// The word with another number of them, in steps of two.
+    /// The word with another number of them.
     #[must_use]
     fn with_own(self, frames: usize) -> Self;
 
@@ -80,23 +80,24 @@ pub(super) trait WithHints: Sized {
 impl WithHints for BlockWord {
     #[inline]
     fn expected(self) -> usize {
-        (self.of_pages() & EXPECTED) as usize
+        (self.of_pages() & EXPECTED) as usize * 2
     }
 
     #[inline]
     fn with_expected(self, frames: usize) -> BlockWord {
-        self.with_of_pages(self.of_pages() & !EXPECTED | frames.min(BLOCK_FRAMES) as u32)
+        let halves = frames.min(BLOCK_FRAMES).div_ceil(2) as u32;
+        self.with_of_pages(self.of_pages() & !EXPECTED | halves)
     }
 
     #[inline]
     fn own(self) -> usize {
-        (self.of_pages() >> OWN_SHIFT) as usize * 2
+        (self.of_pages() >> OWN_SHIFT) as usize
     }
 
     #[inline]
     fn with_own(self, frames: usize) -> BlockWord {
-        let halves = frames.min(BLOCK_FRAMES - 2).div_ceil(2) as u32;
-        self.with_of_pages(self.of_pages() & EXPECTED | halves << OWN_SHIFT)
+        let own = frames.min(BLOCK_FRAMES - 1) as u32;
+        self.with_of_pages(self.of_pages() & EXPECTED | own << OWN_SHIFT)
     }
 
     #[inline]

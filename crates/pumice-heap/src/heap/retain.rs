@@ -260,11 +260,9 @@ impl Heap {
     /// parts of it, and what stays is one of their rests.
     pub(super) fn expect_in_tail(&self, zone: &PoolZone, range: PageRange, touched: NonZeroUsize) {
         let of_pages = |dirt: &Dirt| {
-            let end = dirt.ranges::<Native>().last().map_or(BLOCK_FRAMES, |range| range.end);
-            // A zeroed frame of a demand zone has no page. The end may be too large a number.
-            let word = BlockWord::new().with_expected(touched.get()).with_own(end);
-            let word = if word.own() < end { word.with_own(0) } else { word };
-            word.of_pages()
+            // A zeroed frame of a demand zone has no page.
+            let end = dirt.end::<Native>() % BLOCK_FRAMES;
+            BlockWord::new().with_expected(touched.get()).with_own(end).of_pages()
         };
         if !zone.ledger().join_with(range.end().block(), of_pages) {
             self.forget_tail(touched);

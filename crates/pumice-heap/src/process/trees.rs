@@ -1,14 +1,15 @@
 //! The tree that a process counts in.
 //!
 //! There are three kinds: one that a `pumice run` made and keeps, by its number; one of a name, which the first process
-//! that asks makes ([`TreeName`]); and one for the process alone, where neither can be had. A process that comes to run
-//! under another user, or in another namespace of shared memory, counts for itself. So does one whose `pumice run` is
-//! gone.
+//! that asks makes ([`TreeName`]); and one for the process alone, where neither can be had. A named one is for the
+//! processes of one user, one namespace of processes and one of shared memory. A process that runs under another user
+//! than the `pumice run` that made the first kind, or in another namespace of shared memory, counts for itself. So does
+//! one whose `pumice run` is gone.
 
 use super::Variables;
 use crate::config;
-use crate::stats::{Owner, Tree, TreeName, TREE_SIZE};
-use pumice_frames::sys::segment;
+use crate::stats::{is_head_of, Head, Tree, TreeName, TREE_SIZE};
+use pumice_frames::sys::segment::{self, View};
 use rustix::process::geteuid;
 
 /// The tree that other processes read, if there is one and it can be had. A named one is made if nobody has it.
@@ -30,15 +31,16 @@ fn kept_tree(variables: &impl Variables) -> Option<&'static Tree> {
 
 fn named_tree(variables: &impl Variables) -> Option<&'static Tree> {
     let name = TreeName::parse(variables.get(config::ENV_TREE)?)?;
-    // SAFETY: mapped at the size of a tree or more, at least until the answer is known.
-    let is_it = |memory| unsafe { Tree::open(memory) }.is_some_and(|tree| tree.name() == name);
+    let is_it = |view: &View| {
+        let mut head: Head = [0; _];
+        view.read(0..head.len(), &mut head).is_ok() && is_head_of(&head, name)
+    };
     let prepare = |memory| {
-        // SAFETY: as above, and never unmapped. The bytes are zeros, or what another process that prepares it writes:
+        // SAFETY: mapped at the size of a tree or more, and never unmapped. The bytes are zeros, or what another process that prepares it writes:
         // atomics all of them, with the same values.
         unsafe { Tree::create(memory, name, pool_max(variables), 0) };
     };
-    let common = name.segment_of(Owner::here().namespace);
-    let memory = segment::common(common, is_it, prepare).ok()?;
+    let memory = segment::common(name.segment(), is_it, prepare).ok()?;
     // SAFETY: as above.
     unsafe { Tree::open(memory) }
 }
@@ -62,7 +64,7 @@ fn half_of_memory() -> usize {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::stats::Event;
+    use crate::stats::{Event, Owner};
 
     pub struct Given(pub &'static [(&'static str, &'static str)]);
 
@@ -90,7 +92,7 @@ pub(super) mod tests {
     #[test]
     fn a_named_tree_is_the_same_for_all_who_ask() {
         let key = 0x5000_0000 | std::process::id();
-        let name = TreeName { leader: Owner::here(), key };
+        let name = TreeName::new(key);
         let text: &'static str = name.to_string().leak();
         let given = Given(std::vec![("PUMICE_TREE", text), ("PUMICE_POOL_MAX", "64M")].leak());
         let (one, other) = (tree(&given).expect("memory"), tree(&given).expect("memory"));

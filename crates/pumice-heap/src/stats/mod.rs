@@ -23,4 +23,4 @@ pub use owner::Owner;
 pub use reason::Reason;
 pub use slot::{CounterSlot, SETTINGS};
 pub use split::{FreeBytes, PoolSplit};
-pub use tree::{Tree, FOLDS, MAGIC, SLOTS, TREE_SIZE, VERSION};
+pub use tree::{is_head_of, Head, Tree, FOLDS, MAGIC, SLOTS, TREE_SIZE, VERSION};

@@ -20,29 +20,40 @@ pub struct TreeName {
     pub leader: Owner,
     /// Chosen at random; 0 for a tree that nobody has to find by it.
     pub key: u32,
+    /// The namespace of the processes that have the tree. Those of another have one of their own: neither could tell
+    /// whether processes of the other's are gone. It is not in the text.
+    pub namespace: u32,
 }
 
 impl TreeName {
     /// Of a tree that this process makes and leads.
     pub fn of_own() -> TreeName {
-        TreeName { leader: Owner::here(), key: 0 }
+        TreeName::new(0)
     }
 
-    /// Reads its text; `None` if it is none.
+    /// Of a tree that this process leads.
+    pub fn new(key: u32) -> TreeName {
+        let leader = Owner::here();
+        TreeName { leader, key, namespace: leader.namespace }
+    }
+
+    /// Reads its text, for this process; `None` if it is none.
     pub fn parse(text: &str) -> Option<TreeName> {
         let mut numbers = text.split('.').map(str::parse);
         let mut next = || numbers.next()?.ok();
         let (pid, namespace, key) = (next()?, next()?, next()?);
-        let name = TreeName { leader: Owner { namespace, pid }, key };
+        // Without `/proc` nobody knows it: it is the leader's, as a rule.
+        let own = Some(Owner::here().namespace).filter(|&own| own != 0).unwrap_or(namespace);
+        let name = TreeName { leader: Owner { namespace, pid }, key, namespace: own };
         (numbers.next().is_none() && key != 0).then_some(name)
     }
 
-    /// The segment that a process of this namespace shares with others. Those of another namespace have one of their
-    /// own: neither could tell whether processes of the other's are gone.
-    pub fn segment_of(self, namespace: u32) -> Common {
-        let key = (self.key ^ namespace).max(1);
-        let len = TREE_SIZE + key as usize % LENGTHS;
-        Common { key, len, user: geteuid().as_raw() }
+    /// The segment of this user's that the processes share.
+    pub fn segment(self) -> Common {
+        let user = geteuid().as_raw();
+        // Each user's keys are others, too.
+        let key = (self.key ^ self.namespace ^ user.wrapping_mul(0x9e37_79b9)).max(1);
+        Common { key, len: TREE_SIZE + key as usize % LENGTHS, user }
     }
 }
 
@@ -66,7 +77,8 @@ mod tests {
 
     #[test]
     fn names_are_read_as_written() {
-        let name = TreeName { leader: Owner { namespace: u32::MAX, pid: 7 }, key: 1 << 31 };
+        let leader = Owner { namespace: u32::MAX, pid: 7 };
+        let name = TreeName { leader, key: 1 << 31, namespace: Owner::here().namespace };
         assert_eq!(name.to_string(), "7.4294967295.2147483648");
         assert_eq!(TreeName::parse(&name.to_string()), Some(name));
         for bad in ["", "1.2", "1.2.0", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.4294967296", "1..3"] {
@@ -76,8 +88,9 @@ mod tests {
 
     #[test]
     fn namespaces_have_segments_of_their_own() {
-        let name = TreeName { leader: Owner { namespace: 0, pid: 1 }, key: 77 };
-        let (one, other) = (name.segment_of(77), name.segment_of(78));
+        let name = TreeName::new(77);
+        let next = TreeName { namespace: name.namespace + 1, ..name };
+        let (one, other) = (name.segment(), next.segment());
         assert!(one.key != other.key && one.key != 0);
         assert!([one, other].iter().all(|it| is_tree_len(it.len)));
     }

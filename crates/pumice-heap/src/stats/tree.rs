@@ -31,7 +31,8 @@ pub struct Tree {
     event_count: AtomicU32,
     /// See [`Tree::name`].
     leader: AtomicU64,
-    key: AtomicU64,
+    key: AtomicU32,
+    namespace: AtomicU32,
     /// Bytes of pool in the whole tree, the most there ever were, and the most there may be.
     pool_bytes: AtomicU64,
     pool_peak: AtomicU64,
@@ -60,6 +61,19 @@ pub const FOLDS: Range<usize> = offset_of!(Tree, folds_begun)..offset_of!(Tree, 
 /// Its bytes.
 pub const TREE_SIZE: usize = size_of::<Tree>();
 
+/// The first bytes of a tree: a copy of them says whether it is the one that is looked for.
+pub type Head = [u8; offset_of!(Tree, pool_bytes)];
+
+/// Whether they are those of a tree of this name and version.
+pub fn is_head_of(head: &Head, name: TreeName) -> bool {
+    let has = |at: usize, bytes: &[u8]| head[at..at + bytes.len()] == *bytes;
+    has(offset_of!(Tree, magic), &MAGIC.to_le_bytes())
+        && has(offset_of!(Tree, version), &VERSION.to_le_bytes())
+        && has(offset_of!(Tree, leader), &name.leader.into_word().to_le_bytes())
+        && has(offset_of!(Tree, key), &name.key.to_le_bytes())
+        && has(offset_of!(Tree, namespace), &name.namespace.to_le_bytes())
+}
+
 impl Tree {
     /// Makes `memory` a tree. `pool_max` and `ready_bytes` are in bytes.
     ///
@@ -74,7 +88,8 @@ impl Tree {
         // SAFETY: zeroed memory is a valid Tree: all of it is atomics.
         let tree: &Tree = unsafe { memory.cast().as_ref() };
         tree.leader.store(name.leader.into_word(), Ordering::Relaxed);
-        tree.key.store(name.key.into(), Ordering::Relaxed);
+        tree.key.store(name.key, Ordering::Relaxed);
+        tree.namespace.store(name.namespace, Ordering::Relaxed);
         tree.version.store(VERSION, Ordering::Relaxed);
         tree.slot_count.store(SLOTS as u32, Ordering::Relaxed);
         tree.slot_size.store(size_of::<CounterSlot>() as u32, Ordering::Relaxed);
@@ -112,7 +127,8 @@ impl Tree {
     /// The process that leads it, and the key by which others find it; the key is 0 where they know the segment.
     pub fn name(&self) -> TreeName {
         let leader = Owner::from_word(self.leader.load(Ordering::Relaxed));
-        TreeName { leader, key: self.key.load(Ordering::Relaxed) as u32 }
+        let key = self.key.load(Ordering::Relaxed);
+        TreeName { leader, key, namespace: self.namespace.load(Ordering::Relaxed) }
     }
 
     /// Takes a slot for a process, folding the counters of one that is gone into the totals if need be. `None` when

@@ -141,6 +141,7 @@ pub fn counters_of(pid: u32) -> Vec<u32> {
         let tree = unsafe { Tree::open(std::ptr::NonNull::from(&mut copied.0).cast()) }?;
         Some(tree.name().leader.pid == pid)
     };
-    let trees = segment::all().filter(|(_, status)| is_tree_len(status.len));
+    let all = segment::all().into_iter().flatten();
+    let trees = all.filter(|(_, status)| is_tree_len(status.len));
     trees.map(|(id, _)| id).filter(|&id| is_led(id) == Some(true)).collect()
 }
