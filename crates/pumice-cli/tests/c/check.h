@@ -24,12 +24,13 @@ static const size_t sizes[] = {
 };
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-/* Writes a word that depends on the seed and its place to each cache line, and the last byte. */
+/* Writes a word that depends on the seed and its place to each cache line, and the last byte. Built with -fno-builtin,
+   programs call memcpy where it is not named like this. */
 static inline void fill(void *memory, size_t size, uint64_t seed) {
     char *at = memory;
     for (size_t i = 0; i + 8 <= size; i += 64) {
         uint64_t word = seed * 0x9e3779b97f4a7c15u + i;
-        memcpy(at + i, &word, 8);
+        __builtin_memcpy(at + i, &word, 8);
     }
     if (size) at[size - 1] = (char)seed;
 }
@@ -39,15 +40,18 @@ static inline int holds(const void *memory, size_t size, uint64_t seed) {
     const char *at = memory;
     for (size_t i = 0; i + 8 < size; i += 64) {
         uint64_t word = seed * 0x9e3779b97f4a7c15u + i, found;
-        memcpy(&found, at + i, 8);
+        __builtin_memcpy(&found, at + i, 8);
         if (found != word) return 0;
     }
     return 1;
 }
 
-static inline int is_zero(const void *memory, size_t size) {
+/* Whether each byte is this one. */
+static inline int is_all(const void *memory, char byte, size_t size) {
     const char *at = memory;
-    return size == 0 || (at[0] == 0 && memcmp(at, at + 1, size - 1) == 0);
+    return size == 0 || (at[0] == byte && memcmp(at, at + 1, size - 1) == 0);
 }
+
+static inline int is_zero(const void *memory, size_t size) { return is_all(memory, 0, size); }
 
 #endif

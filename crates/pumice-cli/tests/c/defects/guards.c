@@ -62,7 +62,7 @@ static void check_block(char *given, size_t size, size_t from, int touched) {
         CHECK(later && (i % 2 == 0 || memset(later, 3, size)) && (i % 2 || is_zero(later, size)));
         free(later);
     }
-    for (size_t i = 0; i < size; i++) CHECK(wall[i] == 2);
+    CHECK(is_all(wall, 2, size));
     free(wall);
 }
 

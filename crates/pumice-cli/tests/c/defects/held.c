@@ -20,7 +20,7 @@ static void keep(char *at, size_t size, size_t step) {
 }
 
 static void rounds(void) {
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 50; round++) {
         char *all[10];
         for (int i = 0; i < 10; i++) all[i] = full(4 * MIB);
         for (int i = 0; i < 10; i++) free(all[i]);

@@ -6,7 +6,7 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-enum { FREE, SHRINK, SHRINK_AND_GROW, WAYS, COUNT = 40 };
+enum { FREE, SHRINK, SHRINK_AND_GROW, WAYS, COUNT = 40, LATER = 20 };
 
 static const size_t size = 8 * MIB;
 
@@ -47,6 +47,8 @@ static void check_whole(char *at) {
 }
 
 static void check_after(int way, int mapped) {
+    /* Blocks come to the freed ones' places at once, mappings only after others. */
+    int count = mapped ? COUNT : LATER;
     char *blocks[COUNT], *left[4];
     for (int i = 0; i < 4; i++) blocks[i] = block(i, 0);
     for (int i = 0; i < 4; i++) CHECK(munmap(page_in(blocks[i], 2 * MIB + i * PAGE), size / 2) == 0);
@@ -54,13 +56,13 @@ static void check_after(int way, int mapped) {
     if (way == SHRINK_AND_GROW)
         for (int i = 0; i < 4; i++) check_whole(left[i]);
     for (int i = 0; i < 2; i++) free(left[i]);
-    for (int i = 0; i < COUNT; i++) check_whole(blocks[i] = block(i, mapped));
+    for (int i = 0; i < count; i++) check_whole(blocks[i] = block(i, mapped));
     /* What one owner unmaps is all that goes. */
     if (mapped)
-        for (int i = 0; i < COUNT; i++) CHECK(munmap(blocks[i], size / 2) == 0);
+        for (int i = 0; i < count; i++) CHECK(munmap(blocks[i], size / 2) == 0);
     char *more[COUNT];
-    for (int i = 0; i < COUNT; i++) more[i] = block(100, 0);
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < count; i++) more[i] = block(100, 0);
+    for (int i = 0; i < count; i++) {
         for (size_t at = mapped ? size / 2 : 0; at < size; at += 64) CHECK(blocks[i][at] == i + 1);
         free(more[i]);
         if (mapped) CHECK(munmap(blocks[i] + size / 2, size / 2) == 0);
@@ -71,14 +73,14 @@ static void check_after(int way, int mapped) {
 
 /* A limit takes what is free away, and nothing else. */
 static void check_limit(void) {
-    char *blocks[8], *later[60];
+    char *blocks[8], *later[LATER];
     for (int i = 0; i < 8; i++) blocks[i] = block(i, 0);
     for (int i = 0; i < 8; i += 2) CHECK(munmap(page_in(blocks[i], MIB), 2 * MIB) == 0);
     for (int i = 0; i < 8; i++) free(blocks[i]);
-    for (int i = 0; i < 60; i++) later[i] = block(i, 0);
+    for (int i = 0; i < LATER; i++) later[i] = block(i, 0);
     struct rlimit limit = {(rlim_t)64 << 30, RLIM_INFINITY};
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < LATER; i++) {
         for (size_t at = 0; at < size; at += 64) CHECK(later[i][at] == i + 1);
         free(later[i]);
     }

@@ -44,13 +44,13 @@ int main(void) {
         atomic_store(&stop, 1);
         CHECK(pthread_join(thread, NULL) == 0);
         if (!now) now = at;
-        for (size_t i = 0; i < size; i++) CHECK(now[i] == 0x5a);
+        CHECK(is_all(now, 0x5a, size));
         for (size_t nth = 0; nth < count; nth++) CHECK(munmap(taken[nth], PAGE) == 0);
         make_room(split);
         for (int nth = 0; nth < 4; nth++) {
             char *zeros = calloc(1, size + size / 2);
             CHECK(zeros);
-            for (size_t i = 0; i < size + size / 2; i++) CHECK(zeros[i] == 0);
+            CHECK(is_zero(zeros, size + size / 2));
             memset(zeros, 7, size + size / 2);
             free(zeros);
         }

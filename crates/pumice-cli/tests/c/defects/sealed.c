@@ -22,7 +22,7 @@ static void check_after(int way, size_t from, size_t len) {
     if (way != FREE) {
         at = realloc(at, now);
         CHECK(at);
-        for (size_t i = 0; i < now && i < size; i++) CHECK(at[i] == 1);
+        CHECK(is_all(at, 1, now < size ? now : size));
         at[now - 1] = 1;
     }
     free(at);
@@ -35,7 +35,7 @@ static void check_after(int way, size_t from, size_t len) {
         memset(later[i], 9, len);
     }
     for (int i = 0; i < 48; i++) free(later[i]);
-    for (size_t i = 0; i < size; i++) CHECK(wall[i] == 2);
+    CHECK(is_all(wall, 2, size));
     free(wall);
 }
 
@@ -51,9 +51,9 @@ static void check_mapping(void) {
         int flags = (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_FIXED;
         CHECK(mmap(at, size, RW, flags, -1, 0) == MAP_FAILED && errno == EPERM);
     }
-    for (size_t i = 0; i < size; i++) CHECK(at[i] == 1);
+    CHECK(is_all(at, 1, size));
     CHECK(munmap(at, 4 * MIB) == 0 && munmap(at + 6 * MIB, size - 6 * MIB) == 0);
-    for (size_t i = 4 * MIB; i < 6 * MIB; i++) CHECK(at[i] == 1);
+    CHECK(is_all(at + 4 * MIB, 1, 2 * MIB));
 }
 
 int main(void) {

@@ -169,7 +169,7 @@ int main(void) {
         }
         wait_for(child);
     }
-    in_children(400, fork_at_beginning);
+    in_children(200, fork_at_beginning);
     in_children(20, fork_untold_beside);
     pid_t child = fork();
     if (child == 0) {

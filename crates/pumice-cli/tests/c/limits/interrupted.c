@@ -16,7 +16,7 @@
 
 enum { IN_HANDLER = 8, AFTER = 20, CALLS = 6, MARK = 0x7777 };
 
-static const size_t MIB = 1 << 20;
+static const size_t MIB = 1 << 20, STEP = (16 << 10) / 8;
 static uint64_t *volatile mapped[IN_HANDLER];
 static volatile sig_atomic_t is_child;
 static volatile pid_t child;
@@ -25,7 +25,7 @@ static uint64_t *get(size_t size, uint64_t word) {
     uint64_t *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         _exit(20);
-    for (size_t i = 0; i < size / 8; i += 512) {
+    for (size_t i = 0; i < size / 8; i += STEP) {
         if (*(volatile uint64_t *)(at + i) != 0)
             _exit(21);
         at[i] = word;
@@ -52,11 +52,11 @@ static int program(void) {
     syscall(SYS_getppid, MARK);
     for (int i = 0; i < AFTER; i++)
         later[i] = get(8 * MIB, 200 + i);
-    for (size_t page = 0; is_child && page < 4 * MIB / 8; page += 512)
+    for (size_t page = 0; is_child && page < 4 * MIB / 8; page += STEP)
         for (int i = 0; i < IN_HANDLER; i++)
             if (mapped[i][page] != (uint64_t)(100 + i))
                 _exit(22);
-    for (size_t page = 0; page < 8 * MIB / 8; page += 512)
+    for (size_t page = 0; page < 8 * MIB / 8; page += STEP)
         for (int i = 0; i < AFTER; i++)
             if (later[i][page] != (uint64_t)(200 + i))
                 _exit(23);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::shim::{
-    compare_success, compare_with, compile, compile_with, describe, scratch, test_programs, Mode,
+    compare_success, compare_ways, compile, compile_with, describe, scratch, test_programs, Mode,
     ALL_MODES,
 };
 
@@ -14,10 +14,10 @@ fn behaves(name: &str, more: &[&str], arguments: &[&str]) {
 }
 
 fn agrees(program: &Path, more: &[&str], arguments: &[&str]) {
-    let plain = compare_with(&ALL_MODES, more, program.as_os_str(), arguments, b"");
+    let mut ways = ALL_MODES.map(|mode| (mode, more.to_vec())).to_vec();
+    ways.push((Mode::Ready, [more, &["--no-mmap"]].concat()));
+    let plain = compare_ways(&ways, program.as_os_str(), arguments, b"");
     assert!(plain.status.success(), "{}", describe(&plain));
-    let more = [more, &["--no-mmap"]].concat();
-    compare_with(&[Mode::Ready], &more, program.as_os_str(), arguments, b"");
 }
 
 test_programs! {

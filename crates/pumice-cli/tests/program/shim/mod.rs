@@ -13,11 +13,13 @@ mod programs;
 mod ready;
 mod semantics;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 /// The shim that `pumice` embeds.
 pub fn shim_file() -> PathBuf {
@@ -114,28 +116,28 @@ pub fn run(mut command: Command, input: &[u8]) -> Output {
 /// Runs a program plainly and in each of the ways under the shim: status, output and errors must
 /// agree. Returns what they were.
 pub fn compare(modes: &[Mode], program: &OsStr, arguments: &[&str], input: &[u8]) -> Output {
-    compare_with(modes, &[], program, arguments, input)
+    let ways: Vec<_> = modes.iter().map(|&mode| (mode, Vec::new())).collect();
+    compare_ways(&ways, program, arguments, input)
 }
 
-/// The same, with more flags of `pumice run`.
-pub fn compare_with(
-    modes: &[Mode],
-    more: &[&str],
+/// The same, each way with more flags of `pumice run`.
+pub fn compare_ways(
+    ways: &[(Mode, Vec<&str>)],
     program: &OsStr,
     arguments: &[&str],
     input: &[u8],
 ) -> Output {
-    let outcome = |mode| {
+    let outcome = |mode, more: &[&str]| {
         let mut command = command_with(mode, more, program);
         command.args(arguments);
         run(command, input)
     };
-    let plain = outcome(Mode::Plain);
-    for &mode in modes {
-        let shimmed = outcome(mode);
+    let plain = outcome(Mode::Plain, &[]);
+    for (mode, more) in ways {
+        let shimmed = outcome(*mode, more);
         assert!(
             plain == shimmed,
-            "{program:?} {arguments:?}, {mode:?}: {}\n--- without the shim\n{}\n--- with it\n{}",
+            "{program:?} {arguments:?}, {mode:?} {more:?}: {}\n--- without the shim\n{}\n--- with it\n{}",
             first_difference(&plain, &shimmed),
             describe(&plain),
             describe(&shimmed),
@@ -207,12 +209,24 @@ pub fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// Compiles `c/SOURCE.c` to a program (or library) called `name`.
+/// Compiles `c/SOURCE.c` to a program (or library) called `name`, which stands for this source and these flags: once,
+/// however many tests want it.
 pub fn compile_with(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    type Compiled = Mutex<HashMap<PathBuf, Arc<OnceLock<()>>>>;
+    static COMPILED: LazyLock<Compiled> = LazyLock::new(Mutex::default);
     let program = scratch("shim").join(name);
-    // Compiled under another name first: tests that run side by side may want the same one.
-    let unfinished = program.with_extension(format!("{:?}", std::thread::current().id()));
+    let mut compiled = COMPILED.lock().expect("nothing panics with it");
+    let this = compiled.entry(program.clone()).or_default().clone();
+    drop(compiled);
+    this.get_or_init(|| build(compiler, source, &program, flags));
+    program
+}
+
+fn build(compiler: &str, source: &str, program: &Path, flags: &[&str]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    // Compiled under another name first: another run of the tests may have it.
+    let mut unfinished = program.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
     // The compiler must not know what malloc does, or it would leave calls out.
     let status = Command::new(compiler)
         .args(["-std=gnu11", "-O1", "-g", "-w", "-fno-builtin", "-pthread", "-o"])
@@ -222,8 +236,7 @@ pub fn compile_with(compiler: &str, source: &str, name: &str, flags: &[&str]) ->
         .status()
         .unwrap_or_else(|error| panic!("{compiler}: {error}"));
     assert!(status.success(), "{compiler} {source}");
-    std::fs::rename(&unfinished, &program).expect("both are in one folder");
-    program
+    std::fs::rename(&unfinished, program).expect("both are in one folder");
 }
 
 /// Compiles with the system's compiler. The program of a source in a folder has the folder's name in its own.
