@@ -1,9 +1,10 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
-//! Where nothing is to be done beside it, this process becomes the program ([`exec`]). Else the program is a child in
-//! our process group, and this process leads the tree: its counters last as long as it does. The child starts as `posix_spawn` would start it, by a
-//! `clone` that shares our memory until it executes. So starting costs the same however large we are. `posix_spawn`
-//! itself can neither keep an ignored SIGCHLD ignored nor have the program killed with us.
+//! Where nothing is to be done beside it, this process becomes the program ([`exec`]). Else the program is a child
+//! in our process group, and this process leads the tree: its counters last as long as it does. The child starts as
+//! `posix_spawn` would start it, by a `clone` that shares our memory until it executes. So starting costs the same
+//! however large we are. `posix_spawn` itself can neither keep an ignored SIGCHLD ignored nor have the program
+//! killed with us.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
 //! ever runs. A signal of a terminal goes to the whole group, so the program has it already. A signal

@@ -72,7 +72,7 @@ fn signals_reach_the_program() {
 fn it_becomes_the_program() {
     let script = "echo $$; grep -c libpumice /proc/self/maps; echo ${PUMICE_TREE%.*.*}; exit 7";
     let mut command = run_script(script);
-    // What is set is another tree's.
+    // Those of another tree.
     let command = command.env("PUMICE_TREE", "1.2.3").env("PUMICE_STATS", "4");
     let child = command.stdout(Stdio::piped()).spawn().expect("pumice starts");
     let pid = child.id().to_string();

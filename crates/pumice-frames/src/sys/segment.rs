@@ -8,13 +8,13 @@
 //! It is marked for removal as soon as it is made. Linux still lets others attach it by its number for as long as
 //! somebody has it (shmctl(2)), and then nothing is left to remove.
 //!
-//! Processes that don't know a number can have one in common by a key ([`common`]). A key is taken from a segment when it
-//! is marked for removal, so processes find it among all segments ([`all`]), by its length and its content. The key is
-//! the lock of those that make it:
+//! Processes that don't know a number can have one in common by a key ([`common`]). A key is taken from a segment when
+//! it is marked for removal, so processes find it among all segments ([`all`]), by its length and its content. The key
+//! is the lock of those that make it:
 //! ```text
 //! look --none is there--> make it under the key --> look again --none--> prepare, mark for removal --> found by all
 //!   ^                          |                        +--found--> remove it, take the other
-//!   +-- another has the key <--+ (for MOST_WAITS; then its maker was killed, or stopped: its own is prepared and marked)
+//!   +-- another has the key <--+ (for MOST_WAITS; then its maker was killed or stopped: it is prepared and marked)
 //! ```
 //! A maker that is killed in these few microseconds leaves its segment to the next process that looks for it.
 
@@ -99,13 +99,13 @@ pub struct Common {
     pub key: u32,
     /// Bytes.
     pub len: usize,
-    /// Whose it is, and of nobody else.
+    /// Its owner, and nobody else's.
     pub user: u32,
 }
 
 /// The segment that processes have in common, mapped for good: one that is there, or a new one that `prepare` has
-/// filled. It is there for as long as one of them has it. `is_it` is asked of segments of the length; `prepare` may find
-/// what another `prepare` has written, in part or in whole.
+/// filled. It is there for as long as one of them has it. `is_it` is asked of segments of the length; `prepare` may
+/// find what another `prepare` has written, in part or in whole.
 ///
 /// # Errors
 /// As shmget(2), shmat(2) and shmctl(2); `PERM` where the key is another's.
@@ -402,7 +402,7 @@ mod tests {
                 .map(|_| std::thread::spawn(move || one_of(key).expect("memory").as_ptr() as usize))
                 .collect();
             let at: Vec<_> = threads.into_iter().map(|it| it.join().expect("an address")).collect();
-            // Each has mapped it at a place of its own: what one writes, all see.
+            // Each has mapped it at a place of its own, and all see the writes of one.
             // SAFETY: mapped by the threads, and unmapped by nobody.
             unsafe {
                 (at[0] as *mut u8).add(9).write_volatile(7);

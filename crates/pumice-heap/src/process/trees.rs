@@ -36,8 +36,8 @@ fn named_tree(variables: &impl Variables) -> Option<&'static Tree> {
         view.read(0..head.len(), &mut head).is_ok() && is_head_of(&head, name)
     };
     let prepare = |memory| {
-        // SAFETY: mapped at the size of a tree or more, and never unmapped. The bytes are zeros, or what another process that prepares it writes:
-        // atomics all of them, with the same values.
+        // SAFETY: mapped at the size of a tree or more, and never unmapped. The bytes are zeros, or those that another
+        // process writes which prepares it: atomics all of them, with the same values.
         unsafe { Tree::create(memory, name, pool_max(variables), 0) };
     };
     let memory = segment::common(name.segment(), is_it, prepare).ok()?;
