@@ -131,13 +131,13 @@ pub fn common(
         }
         Ok(None)
     };
-    // To take one that is under the key, or was until now.
+    // Takes one that is under the key, or was until now, and takes the key away.
     let take = |id: u32| {
-        let at = attach(id, len, user)?;
-        prepare(at);
+        let at = attach(id, len, user).inspect(|&at| prepare(at));
         let _ = remove(id);
-        Ok(at)
+        at
     };
+    // Where others take it as well, or it is gone, the next look says which it is.
     let mut waits = 0;
     loop {
         if let Some(at) = find(None)? {
@@ -145,14 +145,16 @@ pub fn common(
         }
         let made = get(key as usize, len, IPC_CREAT | IPC_EXCL);
         let result = match made {
-            Ok(id) => match find(Some(id))? {
-                // It was made between the look and the lock.
-                Some(at) => {
-                    let _ = remove(id);
-                    return Ok(at);
+            Ok(id) => {
+                // One may have been made between the look and the lock.
+                match find(Some(id)) {
+                    Ok(None) => take(id),
+                    found => {
+                        let _ = remove(id);
+                        found.and_then(|at| at.ok_or(Errno::NOENT))
+                    }
                 }
-                None => take(id),
-            },
+            }
             Err(Errno::EXIST) if waits % (MOST_WAITS + 1) < MOST_WAITS => {
                 thread::sleep(WAIT);
                 Err(Errno::IDRM)

@@ -327,8 +327,8 @@ fn tails_that_are_hardly_touched_are_seldom_looked_at() {
     let heap = unverified();
     let turn = || free(heap, get_and_fill(heap, 3000 << 10, 40, Content::Any));
     (0..300).for_each(|_| turn());
-    let (looks, faults_before) = (super::LOOKS.get(), faults());
+    let (looks, faults_before) = (LOOKS.get(), faults());
     (0..1000).for_each(|_| turn());
-    let (looks, faults) = (super::LOOKS.get() - looks, faults() - faults_before);
+    let (looks, faults) = (LOOKS.get() - looks, faults() - faults_before);
     assert!(looks < 200 && faults < 2000, "{looks} looks, {faults} faults");
 }
