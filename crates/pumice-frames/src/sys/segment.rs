@@ -211,7 +211,8 @@ pub fn status(id: u32) -> Result<Status, Errno> {
     ask(id, IPC_STAT).map(|(_, status)| status)
 }
 
-/// All segments that this process may read, with their numbers: those that were made last first, as a rule.
+/// All segments that this process may read, with their numbers: those that were made last first, as a rule. One that is
+/// made meanwhile may take the place of one of them in the count, and hide it.
 ///
 /// # Errors
 /// As shmctl(2), where it tells of none.
@@ -288,9 +289,7 @@ impl View {
             _ => Err(Errno::FAULT),
         }
     }
-}
 
-impl View {
     /// As [`View::copy`]; where the kernel does not copy (a filter, an emulator of processes), this thread does, and is
     /// killed where the segment is of huge pages that are not there.
     ///

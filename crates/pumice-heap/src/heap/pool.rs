@@ -51,7 +51,8 @@ impl Pool {
     }
 }
 
-// SAFETY: it only counts, in shared statistics.
+// SAFETY: it only counts, in shared statistics. A free block's word has the end of its pages where they were freed as a
+// tail ([`super::retain`]), else none.
 unsafe impl Budget for Pool {
     fn charge(&self, blocks: usize) -> bool {
         let bytes = (blocks * BLOCK_SIZE) as u64;

@@ -11,8 +11,9 @@ use crate::sys::mem::{Dump, Huge, Memory};
 /// A limit on the blocks that a zone may hold.
 ///
 /// # Safety
-/// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
-/// the caller, and not this zone.
+/// No page lies at [`Budget::pages_end`] or behind it: that memory is taken for zeros. And it is asked while a thread's
+/// list of frames is being filled: it uses no task of a space or cache whose thread may be the caller, and not this
+/// zone.
 pub unsafe trait Budget: Sync {
     /// As [`Backing::charge`].
     fn charge(&self, blocks: usize) -> bool;
