@@ -11,9 +11,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{FileHeader64, PT_INTERP};
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
-use object::{Architecture, Endianness, Object, ObjectSection, ReadCache, ReadRef};
+use object::elf::{FileHeader64, Machine, SectionHeader64, EM_AARCH64, EM_X86_64, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::StringTable;
+use object::{Endianness, ReadCache, ReadRef};
 
 /// Why a program can't be served, or that it can.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,26 +156,43 @@ pub fn kind<'data, R: ReadRef<'data>>(data: R) -> Kind {
 }
 
 fn kind_64<'data, R: ReadRef<'data>>(data: R) -> object::read::Result<Kind> {
-    let file = ElfFile::<'data, FileHeader64<Endianness>, R>::parse(data)?;
-    if !is_native(file.architecture()) {
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    if !is_native(header.e_machine(endian)) {
         return Ok(Kind::Foreign);
     }
-    let is_go = |name: object::read::Result<&str>| {
-        matches!(name, Ok(".go.buildinfo" | ".note.go.buildid" | ".gopclntab"))
-    };
-    if file.sections().any(|section| is_go(section.name())) {
+    // A program without sections' names is none that Go made.
+    if is_go(header, endian, data).unwrap_or(false) {
         return Ok(Kind::Go);
     }
-    let endian = file.endian();
-    let headers = file.elf_header().program_headers(endian, data)?;
-    let dynamic = headers.iter().any(|header| header.p_type(endian) == PT_INTERP);
+    let segments = header.program_headers(endian, data)?;
+    let dynamic = segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP);
     Ok(if dynamic { Kind::Dynamic } else { Kind::Static })
 }
 
-fn is_native(architecture: Architecture) -> bool {
-    match architecture {
-        Architecture::X86_64 => cfg!(target_arch = "x86_64"),
-        Architecture::Aarch64 => cfg!(target_arch = "aarch64"),
+/// The names of all sections are read at once: one by one, they take two system calls each.
+fn is_go<'data, R: ReadRef<'data>>(
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+    data: R,
+) -> object::read::Result<bool> {
+    let sections = header.sections(endian, data)?;
+    let names = sections.section(header.section_strings_index(endian, data)?)?;
+    let names = names.data(endian, data)?;
+    let names = StringTable::new(names, 0, names.len() as u64);
+    let is_gos = |section: &&SectionHeader64<Endianness>| {
+        matches!(
+            section.name(endian, names),
+            Ok(b".go.buildinfo" | b".note.go.buildid" | b".gopclntab")
+        )
+    };
+    Ok(sections.iter().any(|section| is_gos(&section)))
+}
+
+const fn is_native(machine: Machine) -> bool {
+    match machine {
+        EM_X86_64 => cfg!(target_arch = "x86_64"),
+        EM_AARCH64 => cfg!(target_arch = "aarch64"),
         _ => false,
     }
 }
