@@ -70,6 +70,9 @@ pub trait Backing: Sync {
         false
     }
 
+    /// A free block goes into parts, and what its word says of its pages ([`BlockWord::of_pages`]) is lost.
+    fn forget_pages(&self, _word: BlockWord) {}
+
     /// Has core dumps leave blocks out.
     fn hide(&self, _blocks: Range<usize>) {}
 
@@ -194,8 +197,6 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     free_blocks: AtomicUsize,
     /// Those of them that are not pristine, and so cost nothing more. Off by the changes in flight, too.
     held_blocks: AtomicUsize,
-    /// The sum of [`BlockWord::of_pages`] of the free blocks that went into parts since somebody asked.
-    parted: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
     /// How often something came free of which the hints did not tell before.
@@ -233,7 +234,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             grown: AtomicUsize::new(0),
             free_blocks: AtomicUsize::new(0),
             held_blocks: AtomicUsize::new(0),
-            parted: AtomicUsize::new(0),
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -268,15 +268,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub(super) fn count_free_blocks(&self, freed: usize, taken: usize) {
         // Relaxed: an estimate that orders nothing. One wrapping addition does both.
         self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
-    }
-
-    /// The sum of [`BlockWord::of_pages`] of the free blocks that went into parts since the last call: they are 0 now.
-    #[inline]
-    pub fn take_parted(&self) -> usize {
-        match self.parted.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.parted.swap(0, Ordering::Relaxed),
-        }
     }
 
     /// Free blocks that cost nothing more, roughly.
@@ -476,14 +467,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.show(block..block + 1);
         }
         let mut word = word;
-        let of_pages = word.of_pages() as usize;
-        if of_pages > 0 {
-            // The word of a block in parts has no such number. Relaxed: an amount that orders nothing.
-            self.parted.fetch_add(of_pages, Ordering::Relaxed);
+        let has_pages = word.of_pages() > 0;
+        if has_pages {
+            self.backing.forget_pages(word);
         }
         let is_stale = self.is_stale(word);
         let kept = if is_stale { 0 } else { kept };
-        if (is_stale || of_pages > 0) && self.backing.refresh(block, word, kept) {
+        if (is_stale || has_pages) && self.backing.refresh(block, word, kept) {
             word = BlockWord::FRESH.with_ready(false);
         }
         self.open_words(block, taken, word.zeroed());

@@ -19,7 +19,8 @@ const EXPECTED: u32 = (1 << OWN_SHIFT) - 1;
 pub(super) struct Hints {
     /// Free: scrubd's hand has passed since the block was freed, so it is cold. In use: [`Hints::moved`].
     pub(super) cold: bool,
-    /// How often the keeper's hand has passed since the block was freed, up to [`OLDEST`].
+    /// Free: how often the keeper's hand has passed since the block was freed, up to [`OLDEST`]. In use:
+    /// [`Hints::added`].
     #[bits(3)]
     pub(super) age: u8,
     /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
@@ -40,6 +41,16 @@ impl Hints {
 
     pub(super) const fn with_moved(self, moved: bool) -> Hints {
         self.with_cold(moved)
+    }
+
+    /// Of a block in use, the share of its request's pages that was counted on top of those that were there, as one of
+    /// [`super::retain`]'s levels; 0 where none was.
+    pub(super) const fn added(self) -> u8 {
+        self.age()
+    }
+
+    pub(super) const fn with_added(self, level: u8) -> Hints {
+        self.with_age(level)
     }
 }
 

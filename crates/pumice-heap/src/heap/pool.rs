@@ -1,6 +1,6 @@
 //! The heap's share of the tree's pool.
 
-use super::hints;
+use super::hints::{self, WithHints};
 use crate::stats::{CounterSlot, Tree};
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::frame::{BlockWord, Budget};
@@ -19,12 +19,15 @@ pub(super) struct Pool {
     blocks: AtomicUsize,
     /// Blocks that a forked child has from its parent, in whose share they are.
     inherited: AtomicUsize,
+    /// Frames that were expected ([`super::retain`]) in free blocks that went into parts since somebody asked.
+    parted: AtomicUsize,
 }
 
 impl Pool {
     pub(super) fn new(tree: &'static Tree, slot: &'static CounterSlot) -> Pool {
         let slot = AtomicPtr::new(core::ptr::from_ref(slot).cast_mut());
-        Pool { tree, slot, blocks: AtomicUsize::new(0), inherited: AtomicUsize::new(0) }
+        let (blocks, inherited) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Pool { tree, slot, blocks, inherited, parted: AtomicUsize::new(0) }
     }
 
     pub(super) fn tree(&self) -> &'static Tree {
@@ -40,6 +43,15 @@ impl Pool {
     pub(super) fn blocks(&self) -> usize {
         // Relaxed: an amount that orders nothing.
         self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// The frames that were expected in the free blocks that went into parts since the last call.
+    pub(super) fn take_parted(&self) -> usize {
+        // Relaxed: an amount that orders nothing.
+        match self.parted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.parted.swap(0, Ordering::Relaxed),
+        }
     }
 
     /// In a forked child: counts in a slot of its own from now on. The blocks it has are its
@@ -79,6 +91,10 @@ unsafe impl Budget for Pool {
 
     fn pages_end(&self, word: BlockWord) -> usize {
         hints::pages_end(word)
+    }
+
+    fn forget_pages(&self, word: BlockWord) {
+        self.parted.fetch_add(word.expected(), Ordering::Relaxed);
     }
 
     fn uncharge(&self, blocks: usize) {

@@ -11,7 +11,8 @@
 //!
 //! The limit is the memory that the process would have without this: the most that its requests of sparse classes were
 //! expected to touch at a time, and a little. Pages that stay lie in free blocks, or under a request that touches
-//! others. Both count. A request that would have more lie under it than the limit lets, gets blocks without pages.
+//! others. Both count in whole blocks. A request that would have more lie under it than the limit lets, gets blocks
+//! without pages.
 
 use super::hints::WithHints;
 use super::serve::whole_blocks;
@@ -38,6 +39,18 @@ const LEAST_COUNTED: usize = 32;
 /// ... and at most.
 const MOST_COUNTED: usize = 8;
 
+/// A request's share of pages that are added, in 256ths, by level. A block in use has its level
+/// ([`super::hints::Hints::added`]): a count of its pages says something of the share only where it is known what was
+/// expected.
+const LEVELS: [usize; 8] = [256, 0, 8, 24, 64, 128, 192, 256];
+
+/// Runs that are counted after one of which a number was expected that was off by a quarter and more.
+const DOUBTS: usize = 2;
+
+/// Pages to a block, from which on those that stayed are left there for the next request that can use them, and a
+/// request that can't gets new blocks.
+const WORTH_GROWING: usize = BLOCK_FRAMES / 16;
+
 /// Blocks that may be counted for each whose pages are to stay and may not: a look at a word takes a nanosecond, and a
 /// fault hundreds.
 const BLOCKS_COUNTED: usize = 256;
@@ -58,6 +71,8 @@ pub(super) struct Retained {
     added_share: AtomicUsize,
     /// Runs that could stay, so far.
     runs: AtomicUsize,
+    /// Of the next such runs so many are counted, since another number was expected of the last one.
+    doubts: AtomicUsize,
     /// Tails that could stay, so far, and the pages that are there in a tail's block, as 256ths of those that its owner
     /// touches.
     tails: AtomicUsize,
@@ -86,6 +101,10 @@ pub(super) fn subtract(from: &AtomicUsize, frames: usize) {
     let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
+fn spare(most: usize) -> usize {
+    (most / SPARE_SHARE).max(SPARE_FRAMES)
+}
+
 fn one_in(frames: usize) -> usize {
     (COUNTED_ONCE_IN / frames.max(1)).clamp(MOST_COUNTED, LEAST_COUNTED)
 }
@@ -95,20 +114,47 @@ impl Retained {
         let zero = || AtomicUsize::new(0);
         let (free, in_use, own, most) = (zero(), zero(), zero(), zero());
         let added_share = AtomicUsize::new(256);
-        let (runs, tails, countable) = (zero(), zero(), zero());
+        let (runs, doubts, tails, countable) = (zero(), zero(), zero(), zero());
         let tail_share = AtomicUsize::new(256);
-        Retained { free, in_use, own, most, added_share, runs, tails, tail_share, countable }
+        Retained {
+            free,
+            in_use,
+            own,
+            most,
+            added_share,
+            runs,
+            doubts,
+            tails,
+            tail_share,
+            countable,
+        }
+    }
+
+    /// Frames in free blocks, in blocks in use, and of their requests.
+    #[cfg(test)]
+    pub(super) fn sums(&self) -> [usize; 3] {
+        [&self.free, &self.in_use, &self.own].map(|sum| sum.load(Ordering::Relaxed))
     }
 
     pub(super) fn is_any(&self) -> bool {
         self.free.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether so many stayed already.
+    fn has(&self, frames: usize) -> bool {
+        self.free.load(Ordering::Relaxed) >= frames
+    }
+
     /// Frames that may be there, with `more` touched than now.
     fn limit(&self, more: usize) -> usize {
         let own = self.own.load(Ordering::Relaxed) + more;
         let most = self.most.load(Ordering::Relaxed).max(own);
-        most + (most / SPARE_SHARE).max(SPARE_FRAMES)
+        most + spare(most)
+    }
+
+    /// Whether so many pages stayed in `blocks` blocks, and may, that others had better get blocks of their own.
+    fn is_worth_growing(&self, blocks: usize) -> bool {
+        self.free.load(Ordering::Relaxed) >= blocks * WORTH_GROWING && self.surplus() == 0
     }
 
     /// Lets `frames` more stay, if they may.
@@ -118,15 +164,22 @@ impl Retained {
         self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
     }
 
-    /// Whether a request that touches `frames` frames may get blocks in which others stayed.
+    /// Whether a request that touches `frames` frames may get blocks in which others stayed. Pages that lie under
+    /// requests which touch others can't be dropped: they are never more than the spare part of the limit.
     fn may_reuse(&self, frames: usize) -> bool {
-        let there = self.free.load(Ordering::Relaxed) + self.in_use.load(Ordering::Relaxed);
-        there + frames <= self.limit(frames)
+        let in_use = self.in_use.load(Ordering::Relaxed);
+        let own = self.own.load(Ordering::Relaxed);
+        let most = self.most.load(Ordering::Relaxed).max(own + frames);
+        let is_under_limit =
+            self.free.load(Ordering::Relaxed) + in_use + frames <= self.limit(frames);
+        is_under_limit && in_use.saturating_sub(own) <= spare(most)
     }
 
     /// Whether the pages of a run of so many frames that may stay are to be counted.
     fn is_sample(&self, frames: usize) -> bool {
-        self.runs.fetch_add(1, Ordering::Relaxed) % one_in(frames) == 0
+        let is_due = self.runs.fetch_add(1, Ordering::Relaxed) % one_in(frames) == 0;
+        let less = |left: usize| left.checked_sub(1);
+        is_due || self.doubts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// The same of the tail of such a run.
@@ -158,20 +211,31 @@ impl Retained {
         before.is_ok_and(|left| left + blocks * BLOCKS_COUNTED >= all)
     }
 
-    /// The frames that are expected in a block with `before` of them, of which a request touches so many.
-    fn sum(&self, before: usize, touched: usize) -> usize {
-        let added = touched * self.added_share.load(Ordering::Relaxed) / 256;
+    /// The level of the share that is added now.
+    fn level(&self) -> u8 {
+        let share = self.added_share.load(Ordering::Relaxed);
+        (1..LEVELS.len()).find(|&level| LEVELS[level] >= share).unwrap_or(0) as u8
+    }
+
+    /// The frames that are expected in a block with `before` of them, where a request touches so many and adds a share
+    /// of this level.
+    fn sum(before: usize, touched: usize, level: u8) -> usize {
+        let added = touched * LEVELS[usize::from(level)] / 256;
         touched.max(before + added).min(BLOCK_FRAMES)
     }
 
-    /// Learns that in blocks where `expected` frames were expected, `touched` of which were a request's, `seen` are.
-    fn learn(&self, expected: usize, touched: usize, seen: usize) {
-        if expected <= touched {
+    /// Learns that in blocks where `expected` frames were expected, `touched` of which were a request's that added a
+    /// share of this level, `seen` are.
+    fn learn(&self, expected: usize, touched: usize, level: u8, seen: usize) {
+        if level == 0 || expected <= touched {
             // There may have been none before.
             return;
         }
+        if expected.abs_diff(seen) > seen / 4 {
+            self.doubts.store(DOUBTS, Ordering::Relaxed);
+        }
         let share = self.added_share.load(Ordering::Relaxed);
-        let before = expected.saturating_sub(touched * share / 256);
+        let before = expected.saturating_sub(touched * LEVELS[usize::from(level)] / 256);
         if before > 0 && touched > 0 {
             let sample = (seen.saturating_sub(before) * 256 / touched).min(256);
             // More is believed at once, less bit by bit.
@@ -221,6 +285,10 @@ impl Heap {
         }
         self.forget_parted();
         let expected = self.expected(zone, whole.clone());
+        if zone.ledger().block(whole.start).hints().sampled() && self.retained.has(expected) {
+            // The next look finds blocks without pages, and has none dropped that others could use.
+            return false;
+        }
         let is_known = expected > 0 && !self.retained.is_sample(range.frames);
         if !(is_known && self.retained.add(expected)) {
             let Some(seen) = self.count_expected(zone, range) else { return false };
@@ -253,7 +321,9 @@ impl Heap {
             }
             false => self.retained.expected_in_tail(touched),
         };
-        self.retained.add(there.get()).then_some(there)
+        // As many as its block's word will say: they are subtracted.
+        let there = BlockWord::new().with_expected(there.get()).expected();
+        self.retained.add(there).then_some(NonZeroUsize::new(there)?)
     }
 
     /// After a run of which the tail stays was freed: its block says so, if it is free as a whole. Else others have
@@ -299,8 +369,13 @@ impl Heap {
         let whole = whole_blocks(range);
         let at = zone.block_address(whole.start);
         let seen = self.resident(zone, at, whole.len() * BLOCK_SIZE).filter(|&seen| seen > 0)?;
-        let touched = self.classes.touched_of_block(range.frames) * whole.len();
-        self.retained.learn(self.expected(zone, whole.clone()), touched, seen);
+        let first = zone.ledger().block(whole.start).hints();
+        if !first.sampled() {
+            // Of one that was looked at it was written down already how many there are.
+            let touched = whole.clone().map(|block| zone.ledger().block(block).own()).sum();
+            let expected = self.expected(zone, whole.clone());
+            self.retained.learn(expected, touched, first.added(), seen);
+        }
         self.expect(zone, whole.clone(), seen);
         Some(self.expected(zone, whole))
     }
@@ -317,11 +392,13 @@ impl Heap {
     pub(super) fn expect_more(&self, zone: &PoolZone, range: PageRange) {
         let blocks = whole_blocks(range);
         let touched = self.classes.touched_of_block(range.frames);
+        let level = self.retained.level();
         let (mut sum, mut own) = (0, 0);
         for block in blocks {
             let word = zone.ledger().block(block);
-            let expected = self.retained.sum(word.expected(), touched);
+            let expected = Retained::sum(word.expected(), touched, level);
             let word = word.with_expected(expected).with_own(touched);
+            let word = word.with_hints(|it| it.with_added(level));
             zone.set_owned(block, word);
             sum += word.expected();
             own += word.own();
@@ -357,8 +434,13 @@ impl Heap {
     /// Subtracts the pages that had stayed in free blocks that went into parts: they are gone.
     fn forget_parted(&self) {
         for zone in self.zones.all_of(ZoneKind::Demand) {
-            subtract(&self.retained.free, zone.ledger().take_parted());
+            subtract(&self.retained.free, zone.budget().take_parted());
         }
+    }
+
+    /// Makes blocks without pages for a request that is to have none, where it would have others dropped.
+    pub(super) fn grow_beside_retained(&self, zone: &PoolZone, blocks: usize) -> bool {
+        self.retained.is_worth_growing(zone.ledger().grown()) && self.grow(zone, blocks)
     }
 
     /// Gives back the pages above the limit, the last blocks first, and an eighth of all with them.

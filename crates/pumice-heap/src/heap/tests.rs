@@ -9,6 +9,7 @@ mod policy;
 mod price;
 mod realloc;
 mod rests;
+mod retained;
 mod retire;
 mod taint;
 

@@ -29,6 +29,9 @@ pub unsafe trait Budget: Sync {
     fn pages_end(&self, _word: BlockWord) -> usize {
         BLOCK_FRAMES
     }
+
+    /// As [`Backing::forget_pages`].
+    fn forget_pages(&self, _word: BlockWord) {}
 }
 
 /// No limit.
@@ -53,6 +56,9 @@ unsafe impl<T: Budget + ?Sized> Budget for &T {
     }
     fn pages_end(&self, word: BlockWord) -> usize {
         (**self).pages_end(word)
+    }
+    fn forget_pages(&self, word: BlockWord) {
+        (**self).forget_pages(word);
     }
 }
 
@@ -119,6 +125,10 @@ impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
 
     fn room(&self) -> usize {
         self.budget.room()
+    }
+
+    fn forget_pages(&self, word: BlockWord) {
+        self.budget.forget_pages(word);
     }
 
     fn hide(&self, blocks: Range<usize>) {
