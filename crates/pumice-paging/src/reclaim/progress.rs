@@ -1,6 +1,7 @@
 //! How far a reclaimer gets, and when there is no more to try.
 //!
-//! Batches that free nothing make a series.
+//! Batches that free nothing make a series. A batch is as large as the pages that were chosen for it: of a small zone
+//! that is one page, whatever `swap_cluster_max` is.
 //!
 //! # Transitions
 //! | event | effect on the series |
@@ -8,13 +9,16 @@
 //! | a batch frees frames | it is over, and all is open again |
 //! | a cache gives frames | it is over; it still counts that all tables were looked at |
 //! | most pages of a batch must not be written yet | too many such batches end it |
-//! | a batch is fruitless | it ends where nothing was left to choose, or there were too many such batches |
+//! | a batch is fruitless | it ends where nothing was left to choose, or too many pages were tried |
 //! | it ends, and no page was overlooked | there is no more to try |
+
+use std::mem::take;
+use std::time::{Duration, Instant};
 
 /// Turns round all tables without a page to unmap after which there is no more to try.
 const MOST_IDLE_TURNS: usize = 2;
-/// Batches in a row after which waiters are told that there will be no frames, where nothing went since pages must not
-/// be written yet. With a pause after each, it is a second.
+/// Pauses in a row after which waiters are told that there will be no frames, where nothing went since pages must not
+/// be written yet. It is a second by default. A reclaimer that does not pause counts its batches.
 const MOST_PUT_OFF: usize = 50;
 
 /// See the module's top.
@@ -24,14 +28,17 @@ pub(super) struct Progress {
     asked: Option<u64>,
     /// Turns round all page tables since a page went in which there was none to unmap.
     idle_turns: usize,
-    /// Batches of the series by which nothing became free, and those of which most pages must not be written yet.
-    fruitless: usize,
+    /// Pages of the series by which nothing became free.
+    tried: usize,
+    /// Pauses of the series, or batches, with pages that must not be written yet; when the last was counted.
     put_off: usize,
+    put_off_at: Option<Instant>,
     /// There was nothing more to choose.
     is_exhausted: bool,
     /// It has looked everywhere since a page went.
     has_swept: bool,
-    /// Pages of the batch that must not be written yet.
+    /// Pages of the batch, and those of them that must not be written yet.
+    chosen: usize,
     refused: usize,
     /// Writes that failed and that the zone has not been told of.
     failures: usize,
@@ -75,8 +82,9 @@ impl Progress {
         self.is_exhausted = true;
     }
 
-    pub fn note_chosen(&mut self) {
-        self.refused = 0;
+    /// So many pages are the batch.
+    pub fn note_chosen(&mut self, pages: usize) {
+        (self.chosen, self.refused) = (pages, 0);
     }
 
     pub fn note_refused(&mut self) {
@@ -89,38 +97,50 @@ impl Progress {
 
     /// Writes that failed since this was last asked.
     pub fn take_failures(&mut self) -> usize {
-        std::mem::take(&mut self.failures)
+        take(&mut self.failures)
     }
 
-    /// A batch of `most` pages at most is over. Where it waits for the condition of its writes, that counts if nothing
-    /// is in flight.
-    pub fn end_batch(&mut self, freed: usize, most: usize, is_idle: bool) -> Outcome {
-        let refused = std::mem::take(&mut self.refused);
+    /// A batch is over, or writes of earlier ones are. Where it waits for the condition of its writes, that counts if
+    /// nothing is in flight: once in a `pause`, however often a reclaimer that pauses is woken.
+    pub fn end_batch(&mut self, freed: usize, is_idle: bool, pause: Option<Duration>) -> Outcome {
+        let (chosen, refused) = (take(&mut self.chosen), take(&mut self.refused));
         if freed > 0 {
             *self = Progress { is_at_end: self.is_at_end, ..Progress::default() };
             Outcome::Freed
-        } else if refused * 2 > most {
-            self.put_off += usize::from(is_idle);
+        } else if refused * 2 > chosen {
+            if is_idle && self.is_next_pause(pause) {
+                self.put_off += 1;
+            }
             Outcome::PutOff
         } else {
-            self.fruitless += 1;
+            self.tried += chosen;
             Outcome::Fruitless
         }
     }
 
-    /// Whether too many batches were put off.
+    /// Whether a pause is over since this was last so. In models there is no time.
+    fn is_next_pause(&mut self, pause: Option<Duration>) -> bool {
+        let Some(pause) = pause.filter(|_| !cfg!(shuttle)) else { return true };
+        let is_over = self.put_off_at.is_none_or(|at| at.elapsed() >= pause);
+        if is_over {
+            self.put_off_at = Some(Instant::now());
+        }
+        is_over
+    }
+
+    /// Whether pages were put off too long.
     pub fn is_put_off_too_long(&self) -> bool {
         self.put_off > MOST_PUT_OFF
     }
 
-    /// Whether nothing is left of `pages` pages, by batches of `most`.
-    pub fn has_tried_all(&self, pages: usize, most: usize) -> bool {
-        self.is_exhausted || self.fruitless * most > 4 * pages
+    /// Whether nothing is left of `pages` pages.
+    pub fn has_tried_all(&self, pages: usize) -> bool {
+        self.is_exhausted || self.tried > 4 * pages
     }
 
     /// The series is over. How many had asked for frames when it began.
     pub fn end_series(&mut self) -> Option<u64> {
-        (self.fruitless, self.is_exhausted, self.put_off) = (0, false, 0);
+        (self.tried, self.is_exhausted, self.put_off) = (0, false, 0);
         self.asked.take()
     }
 
@@ -132,5 +152,44 @@ impl Progress {
     /// There is no more to try. The next request tries some more: things may have changed.
     pub fn end(&mut self) {
         (self.is_at_end, self.has_swept) = (true, false);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_one_page_are_put_off_and_try_all_pages() {
+        let mut progress = Progress::default();
+        progress.note_chosen(1);
+        progress.note_refused();
+        assert_eq!(progress.end_batch(0, true, None), Outcome::PutOff);
+        let pages = 100;
+        for _ in 0..4 * pages {
+            progress.note_chosen(1);
+            assert_eq!(progress.end_batch(0, true, None), Outcome::Fruitless);
+            // Writes that end are no batch.
+            assert_eq!(progress.end_batch(0, false, None), Outcome::Fruitless);
+            assert!(!progress.has_tried_all(pages));
+        }
+        progress.note_chosen(1);
+        progress.end_batch(0, true, None);
+        assert!(progress.has_tried_all(pages));
+    }
+
+    #[test]
+    fn a_reclaimer_that_pauses_counts_pauses() {
+        let put_off = |pause| {
+            let mut progress = Progress::default();
+            for _ in 0..2 * MOST_PUT_OFF {
+                progress.note_chosen(2);
+                (0..2).for_each(|_| progress.note_refused());
+                assert_eq!(progress.end_batch(0, true, pause), Outcome::PutOff);
+            }
+            progress.is_put_off_too_long()
+        };
+        assert!(put_off(None) && put_off(Some(Duration::ZERO)));
+        assert!(!put_off(Some(Duration::from_secs(3600))), "it was woken again and again");
     }
 }

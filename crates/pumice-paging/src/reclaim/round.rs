@@ -358,7 +358,6 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             }
             ratio => self.choose_by_tables(ratio),
         }
-        self.progress.note_chosen();
         // Beside each other where they are, so that they are written together.
         let mut victims = std::mem::take(&mut self.victims);
         victims.sort_unstable_by_key(|victim| victim.owner);
@@ -371,6 +370,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             }
             is_double
         });
+        self.progress.note_chosen(victims.len());
         let mut freed = 0;
         for of_space in victims.chunk_by(|one, next| one.owner.member() == next.owner.member()) {
             freed += self.begin_all(of_space);

@@ -369,8 +369,10 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.zone.wake.notify_one();
             }
         }
-        let (most, is_idle) = (self.settings.swap_cluster_max, self.writes.pages == 0);
-        let is_over = match self.progress.end_batch(freed, most, is_idle) {
+        let is_idle = self.writes.pages == 0;
+        // The thread that asked for a frame does not pause.
+        let pause = self.direct.is_none().then_some(self.settings.pause);
+        let is_over = match self.progress.end_batch(freed, is_idle, pause) {
             Outcome::Freed => {
                 state.failures = 0;
                 self.zone.tell(&mut state, freed);
@@ -386,10 +388,19 @@ impl<P: Policy + Send> Round<'_, P> {
             Outcome::Fruitless => {
                 // A round in which all pages had been accessed says nothing yet.
                 failures > 0 && state.failures > MOST_FAILURES
-                    || self.progress.has_tried_all(state.policy.len(), most)
+                    || self.progress.has_tried_all(state.policy.len())
             }
         };
         let has_lost_pages = state.has_lost_pages(self.zone.free());
+        // All of these are other reclaimers', and free frames, or fail, when the device has written them.
+        let are_others_writing = is_idle && state.leaving > 0;
+        if is_over && are_others_writing && self.direct.is_none() {
+            self.progress.end_series();
+            state.kswapd.get_stuck();
+            drop(state);
+            self.release_slots();
+            return;
+        }
         drop(state);
         if is_over && is_idle {
             let asked = self.progress.end_series();
