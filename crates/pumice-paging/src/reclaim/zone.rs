@@ -391,8 +391,11 @@ impl<P: Policy> ZoneReclaim<P> {
         self.free.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Counts the free frames.
+    /// Counts the free frames. Nobody tells reclaim of frames whose pages were unmapped. Where no thread was to get a
+    /// frame, as far as was known, and there are some, all requests look again. That is not so twice, unless frames
+    /// were taken in between.
     pub(super) fn count_free(&self, state: &mut State<P>) {
+        let was_min = self.pressure_now() == Pressure::Min;
         let free = state.members.free_frames();
         let free = free.and_then(|free| isize::try_from(free).ok()).unwrap_or(UNKNOWN);
         let Watermarks { min, low, high } = state.settings.watermarks;
@@ -403,7 +406,13 @@ impl<P: Policy> ZoneReclaim<P> {
         self.free.store(free, Ordering::Relaxed);
         self.changed.store(0, Ordering::Relaxed);
         self.passed_over.store(0, Ordering::Relaxed);
-        self.set_pressure();
+        let is_min = self.set_pressure() == Pressure::Min;
+        if was_min && !is_min {
+            state.requests.note_freed(1);
+            if state.requests.waiting() > 0 {
+                self.frames_freed.notify_all();
+            }
+        }
     }
 
     /// Frames are about to be taken: whether so many are free that nothing else is to be asked.
@@ -532,6 +541,7 @@ impl<P: Policy> ZoneReclaim<P> {
     /// Tells the threads that had asked before the failed series began that there will be no frames; for the others it
     /// is tried again.
     pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
+        self.count_free(state);
         if state.requests.refuse_up_to(asked) {
             state.kswapd.get_stuck();
         } else {

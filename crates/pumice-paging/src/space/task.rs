@@ -117,8 +117,12 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     fn get_frame(&self, get: impl Fn(&mut F::List) -> Option<Pfn>) -> Option<Pfn> {
         loop {
             let found = self.with_list(&get);
-            if found.is_some() || !self.reclaim() {
+            if found.is_some() {
                 return found;
+            }
+            if !self.reclaim() {
+                // Pages that others unmapped meanwhile gave frames, of which reclaim is not told.
+                return self.with_list(&get);
             }
         }
     }
