@@ -2,6 +2,7 @@
 
 mod bytes;
 mod faults;
+mod frames;
 mod lengths;
 mod logs;
 mod races;
