@@ -113,7 +113,8 @@ impl Progress {
             }
             Outcome::PutOff
         } else {
-            self.tried += chosen;
+            // An empty batch counts as well, or a series of them would not end.
+            self.tried += chosen.max(usize::from(is_idle));
             Outcome::Fruitless
         }
     }
