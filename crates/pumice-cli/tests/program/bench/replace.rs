@@ -111,7 +111,7 @@ fn live_hits_are_near_the_simulated_ones() {
     let folder = folder("bench-replace-live");
     let trace = folder.join("loop.txt");
     // A loop that is kept in part, and a page between each two of it that is used all the time.
-    let text: String = (0..30_000).map(|step| format!("{}\n9\n", 1000 + step % 300)).collect();
+    let text: String = (0..15_000).map(|step| format!("{}\n9\n", 1000 + step % 300)).collect();
     fs::write(&trace, text).expect("a file");
     let run = |by: &str, json: &std::path::Path| {
         let mut command = pumice(&["bench", "replace", by, "--only", "lru,2q,two-list,adaptive"]);

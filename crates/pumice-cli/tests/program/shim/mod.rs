@@ -51,10 +51,15 @@ pub enum Mode {
 /// The ways to run C programs of ours, which are quick.
 pub const ALL_MODES: [Mode; 4] = [Mode::Verify, Mode::Ready, Mode::Small, Mode::Nodes];
 
-/// Two of them that have most of what the four have. `PUMICE_TEST_MODES=all` (`ci/fuzz` says it) stands for all.
+/// Whether tests run their programs in all modes that they know (`ci/fuzz` says so), and not in a few that have most
+/// of them.
+pub fn are_all_modes_wanted() -> bool {
+    std::env::var_os("PUMICE_TEST_MODES").is_some_and(|modes| modes == "all")
+}
+
+/// Two modes that have most of what the four have, or all.
 pub fn some_modes() -> &'static [Mode] {
-    let are_all = std::env::var_os("PUMICE_TEST_MODES").is_some_and(|modes| modes == "all");
-    if are_all {
+    if are_all_modes_wanted() {
         &ALL_MODES
     } else {
         &[Mode::Ready, Mode::Small]
