@@ -9,7 +9,7 @@ use crate::support::{folder, pumice, rows, stdout};
 fn every_locking_faults_in_every_pattern() {
     let folder = folder("bench-fault");
     let (json, plot) = (folder.join("rows.jsonl"), folder.join("rate.svg"));
-    let mut command = pumice(&["bench", "fault", "--quick", "--rounds", "1", "--size", "32M"]);
+    let mut command = pumice(&["bench", "fault", "--quick", "--rounds", "1", "--size", "128M"]);
     command.arg("--json").arg(&json).arg("--plot").arg(&plot);
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{output:?}");
