@@ -180,13 +180,11 @@ fn is_go<'data, R: ReadRef<'data>>(
     let names = sections.section(header.section_strings_index(endian, data)?)?;
     let names = names.data(endian, data)?;
     let names = StringTable::new(names, 0, names.len() as u64);
-    let is_gos = |section: &&SectionHeader64<Endianness>| {
-        matches!(
-            section.name(endian, names),
-            Ok(b".go.buildinfo" | b".note.go.buildid" | b".gopclntab")
-        )
+    let is_gos = |section: &SectionHeader64<Endianness>| {
+        let name = section.name(endian, names);
+        matches!(name, Ok(b".go.buildinfo" | b".note.go.buildid" | b".gopclntab"))
     };
-    Ok(sections.iter().any(|section| is_gos(&section)))
+    Ok(sections.iter().any(is_gos))
 }
 
 const fn is_native(machine: Machine) -> bool {

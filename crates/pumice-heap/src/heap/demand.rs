@@ -70,12 +70,10 @@ impl Lessons {
 }
 
 impl Heap {
-    /// The blocks that suit a request best, if not any will do. `needed`: new ones, if there are none such.
+    /// The blocks that suit a request best, if not any will do.
     pub(super) fn get_demand(
         &self,
-        zone: &PoolZone,
         keeps: Keeps,
-        needed: usize,
         get: impl Fn(&dyn Fn(BlockWord) -> bool) -> Option<Run>,
     ) -> Option<Run> {
         if !self.retained.is_any() {
@@ -83,10 +81,7 @@ impl Heap {
         }
         match keeps {
             Keeps::Pages => get(&|word| !word.is_pristine()),
-            Keeps::Nothing => get(&BlockWord::is_pristine).or_else(|| {
-                let has_grown = self.grow_beside_retained(zone, needed);
-                has_grown.then(|| get(&BlockWord::is_pristine))?
-            }),
+            Keeps::Nothing => get(&BlockWord::is_pristine),
         }
     }
 

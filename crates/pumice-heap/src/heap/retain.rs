@@ -47,10 +47,6 @@ const LEVELS: [usize; 8] = [256, 0, 8, 24, 64, 128, 192, 256];
 /// Runs that are counted after one of which a number was expected that was off by a quarter and more.
 const DOUBTS: usize = 2;
 
-/// Pages to a block, from which on those that stayed are left there for the next request that can use them, and a
-/// request that can't gets new blocks.
-const WORTH_GROWING: usize = BLOCK_FRAMES / 16;
-
 /// Blocks that may be counted for each whose pages are to stay and may not: a look at a word takes a nanosecond, and a
 /// fault hundreds.
 const BLOCKS_COUNTED: usize = 256;
@@ -150,11 +146,6 @@ impl Retained {
         let own = self.own.load(Ordering::Relaxed) + more;
         let most = self.most.load(Ordering::Relaxed).max(own);
         most + spare(most)
-    }
-
-    /// Whether so many pages stayed in `blocks` blocks, and may, that others had better get blocks of their own.
-    fn is_worth_growing(&self, blocks: usize) -> bool {
-        self.free.load(Ordering::Relaxed) >= blocks * WORTH_GROWING && self.surplus() == 0
     }
 
     /// Lets `frames` more stay, if they may.
@@ -436,11 +427,6 @@ impl Heap {
         for zone in self.zones.all_of(ZoneKind::Demand) {
             subtract(&self.retained.free, zone.budget().take_parted());
         }
-    }
-
-    /// Makes blocks without pages for a request that is to have none, where it would have others dropped.
-    pub(super) fn grow_beside_retained(&self, zone: &PoolZone, blocks: usize) -> bool {
-        self.retained.is_worth_growing(zone.ledger().grown()) && self.grow(zone, blocks)
     }
 
     /// Gives back the pages above the limit, the last blocks first, and an eighth of all with them.

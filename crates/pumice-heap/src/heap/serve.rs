@@ -205,10 +205,9 @@ impl Heap {
         let changes = ledger.changes();
         let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
         let any = |_| true;
-        let needed = blocks + align - 1 + usize::from(tail > 0);
         let best = match zone.kind {
             ZoneKind::Ready => self.get_ready(zone, content, get),
-            ZoneKind::Demand => self.get_demand(zone, keeps, needed, get),
+            ZoneKind::Demand => self.get_demand(keeps, get),
         };
         if best.is_some() {
             return best;
@@ -220,7 +219,9 @@ impl Heap {
             ZoneKind::Demand => get(&any),
         };
         let found = found.or_else(|| ledger.join_all().then(|| get(&any)).flatten());
-        let found = found.or_else(|| self.grow(zone, needed).then(|| get(&any))?);
+        let found = found.or_else(|| {
+            self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
+        });
         let is_final = || !ledger.has_more_claims_than(self.scrubber.claims_away());
         if found.is_none() && align == 1 && is_final() {
             zone.refuse(blocks, changes);
