@@ -393,16 +393,13 @@ impl<P: Policy + Send> Round<'_, P> {
         };
         let has_lost_pages = state.has_lost_pages(self.zone.free());
         // All of these are other reclaimers', and free frames, or fail, when the device has written them.
-        let are_others_writing = is_idle && state.leaving > 0;
-        if is_over && are_others_writing && self.direct.is_none() {
+        let waits_for_others = is_over && is_idle && state.leaving > 0 && self.direct.is_none();
+        if waits_for_others {
             self.progress.end_series();
             state.kswapd.get_stuck();
-            drop(state);
-            self.release_slots();
-            return;
         }
         drop(state);
-        if is_over && is_idle {
+        if is_over && is_idle && !waits_for_others {
             let asked = self.progress.end_series();
             // Once: a page that several spaces have is found in each, and again.
             let finds_more = has_lost_pages && self.progress.may_sweep() && self.sweep_all();
