@@ -8,7 +8,7 @@
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
 //! dense, it is taken for dense as well, within limits ([`super::held`]): a guess that is wrong costs a huge page for
-//! each page that is touched.
+//! each page that is touched. So is one that is long enough to be looked at, within narrower limits.
 //!
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
 //! only if requests for zeros of a quarter and of an eighth of its size were touched whole, as with a table that

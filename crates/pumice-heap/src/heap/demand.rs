@@ -8,6 +8,7 @@ use core::array;
 
 use super::classes::{scattered, Density};
 use super::hints::WithHints;
+use super::mapping::Effect;
 use super::retain::Rest;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
@@ -16,6 +17,7 @@ use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
+use pumice_frames::sys::mem::{Huge, Memory};
 
 /// Addresses of runs, each where its hash says, until another takes the place. Relaxed: hints, and a run that is
 /// forgotten teaches nothing.
@@ -55,6 +57,9 @@ pub(super) struct Lessons {
     /// Runs within a block that are looked at when they are freed.
     samples: Runs,
 }
+
+/// A run is full of which no more than this share is absent.
+const FULL_SHARE: usize = 8;
 
 const STAYS: usize = 0;
 const LEAVES: usize = 1;
@@ -193,6 +198,27 @@ impl Heap {
                     }
                 }
             }
+        }
+    }
+
+    /// A run has grown, whose first frames hold what they held. If it was full, it is likely to be filled again: its new
+    /// blocks come in huge pages, as those of the ready zone do. It costs as much to see that as to fault in a small
+    /// part of them.
+    pub(super) fn advise_growth(&self, zone: &PoolZone, run: PageRange, held: usize) {
+        let first = (run.start.0 + held).div_ceil(BLOCK_FRAMES);
+        let new = first..whole_blocks(run).end;
+        if zone.kind == ZoneKind::Ready || new.is_empty() || held < BLOCK_FRAMES || self.is_quiet()
+        {
+            return;
+        }
+        let seen = held.min((new.len() * BLOCK_FRAMES).max(BLOCK_FRAMES));
+        let last = zone.address(Pfn(run.start.0 + held - seen));
+        let resident = self.resident(zone, last, seen * FRAME_SIZE);
+        if resident.is_some_and(|resident| resident >= seen - seen / FULL_SHARE) {
+            let (at, len) = (zone.block_address(new.start), new.len() * BLOCK_SIZE);
+            self.note(at as usize, len, Effect::AsksForHuge);
+            // SAFETY: advice on committed memory, which changes no content. A kernel without huge pages refuses it.
+            let _ = unsafe { zone.memory().set_huge(at, len, Huge::Yes) };
         }
     }
 

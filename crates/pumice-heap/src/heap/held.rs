@@ -206,6 +206,11 @@ impl Heap {
         self.held.unseen.load(Ordering::Relaxed) > self.may_be_unseen()
     }
 
+    /// Whether so many frames more that are hardly touched would not be too much.
+    pub(super) fn may_hold_unseen(&self, frames: usize) -> bool {
+        self.held.unseen.load(Ordering::Relaxed) + frames <= self.may_be_unseen()
+    }
+
     fn is_much_held(&self) -> bool {
         let unseen = self.held.unseen.load(Ordering::Relaxed);
         unseen > self.may_be_unseen() / MUCH_OF * MUCH

@@ -76,6 +76,7 @@ impl Heap {
         let moved = range.frames.div_ceil(BLOCK_FRAMES).min(whole.len());
         self.price_new(zone, whole.start + moved..whole.end);
         self.hand_over(zone, range, run.range, place);
+        self.advise_growth(zone, run.range, range.frames);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);

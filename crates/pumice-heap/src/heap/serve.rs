@@ -102,26 +102,28 @@ impl Heap {
             && may_guess
             && content == Content::Any
             && self.has_for_growing(node, frames);
-        let from_ready = match density {
-            // Runs within a block are looked at when they come from the demand zone only.
-            Density::Dense | Density::Likely => !is_sample || blocks >= SAMPLE_BLOCKS,
-            Density::Unknown => is_growing || self.has_ready_for(node, frames),
-            Density::Sparse => false,
-        };
+        let is_long = blocks >= SAMPLE_BLOCKS;
+        let is_there =
+            density == Density::Unknown && (is_growing || self.has_ready_for(node, frames));
+        let may_be_written = content == Content::Any && may_guess && is_long;
         let there = match density {
             // With fewer blocks it would not be looked at.
-            Density::Unknown
-                if !from_ready
-                    && may_guess
-                    && content == Content::Any
-                    && blocks >= SAMPLE_BLOCKS =>
-            {
+            Density::Unknown if !is_there && may_be_written => {
                 self.get_there(node, blocks, tail, align.div_ceil(BLOCK_FRAMES))
             }
             _ => None,
         };
-        let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
-        let from_ready = from_ready || there.is_some();
+        let from_ready = match density {
+            // Runs within a block are looked at when they come from the demand zone only.
+            Density::Dense | Density::Likely => !is_sample || is_long,
+            Density::Unknown => {
+                is_there || there.is_some() || may_be_written && self.may_hold_unseen(frames)
+            }
+            Density::Sparse => false,
+        };
+        // To look at memory that is there would cost it.
+        let is_new = density != Density::Unknown || !is_there && there.is_none();
+        let can_look = !from_ready || is_new && is_long;
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
             && self.classes.may_have_retained(frames, content)
@@ -506,6 +508,7 @@ impl Heap {
         self.make_room_in(zone);
         let now = PageRange { start: range.start, frames };
         self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
+        self.advise_growth(zone, now, range.frames);
         true
     }
 

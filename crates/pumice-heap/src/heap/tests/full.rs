@@ -63,10 +63,10 @@ fn blocks_in_parts_are_joined_after_the_last_put() {
         assert_eq!(parts.len(), 16, "round {round}");
         parts.rotate_left(round);
         while let Some(at) = parts.pop() {
-            assert!(heap.allocate(8 << 20, 16, Content::Any).is_none());
-            assert!(heap.allocate(8 << 20, 16, Content::Any).is_none());
+            assert!(heap.allocate(8 << 20, 16, Content::Zero).is_none());
+            assert!(heap.allocate(8 << 20, 16, Content::Zero).is_none());
             free(heap, at);
         }
-        free(heap, get(heap, 8 << 20, Content::Any));
+        free(heap, get(heap, 8 << 20, Content::Zero));
     }
 }

@@ -52,7 +52,7 @@ fn what_is_freed_goes_back_to_where_it_was() {
 #[test]
 fn what_grows_stays_on_its_node() {
     let (heap, told) = heap_of(2, 0, u64::MAX);
-    let at = get(heap, DENSE, Content::Any);
+    let at = get(heap, DENSE, Content::Zero);
     told.move_to(1);
     // SAFETY: the test owns it.
     assert!(unsafe { heap.resize_in_place(at, 2 * DENSE) });
@@ -132,7 +132,7 @@ fn memory_is_populated_on_the_node_that_asked_first() {
     while heap.populate() == Left::More {}
     assert_eq!(told.preferred(), vec![1; 4 * DENSE / BLOCK_SIZE]);
     assert_eq!(heap.ready_blocks(), (4 * DENSE / BLOCK_SIZE, 0));
-    let elsewhere = get(heap, DENSE, Content::Any);
+    let elsewhere = get(heap, DENSE, Content::Zero);
     assert_eq!(zone_at(heap, elsewhere), (0, ZoneKind::Demand), "nothing is known of it");
     assert_eq!(heap.slot().get(Event::Hits), 0);
     told.move_to(1);

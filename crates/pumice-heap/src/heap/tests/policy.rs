@@ -290,6 +290,25 @@ fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
 }
 
 #[test]
+fn the_first_long_requests_come_in_huge_pages_as_far_as_the_budget_goes() {
+    let heap = heap(0, u64::MAX);
+    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+    let short = get(heap, 2 << 20, Content::Any);
+    let zeros = get(heap, 6 << 20, Content::Zero);
+    assert!(
+        !is_ready(short) && !is_ready(zeros),
+        "it could not be looked at, it may be left as it is"
+    );
+    let first = get(heap, 20 << 20, Content::Any);
+    assert!(is_ready(first));
+    let second = get(heap, 10 << 20, Content::Any);
+    assert!(!is_ready(second), "both may be left as they are");
+    // It was looked at.
+    free(heap, first);
+    assert!(!is_ready(get(heap, 20 << 20, Content::Any)));
+}
+
+#[test]
 fn a_table_that_doubles_is_served_from_ready_memory_before_it_is_known() {
     let heap = heap(0, u64::MAX);
     let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
