@@ -10,6 +10,7 @@ use super::pft::backend::Backend;
 use super::registry::processes::FORK;
 use super::registry::Row;
 use super::three_ways::{self, Measured, Program, WaysArgs};
+use pumice_command::small::{ENV_TUNABLES, HUGE_HEAP};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("fork/snapshot.c");
@@ -73,7 +74,7 @@ fn run(program: &Program, load: Load, way: Backend, quick: bool) -> Result<[f64;
     let numbers = [load.bytes / share, load.least, load.most, load.written / share, load.times];
     command.args(numbers.map(|number| number.to_string()));
     if way == Backend::KernelThp {
-        command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+        command.env(ENV_TUNABLES, HUGE_HEAP);
     }
     three_ways::printed(command)
 }

@@ -1,7 +1,7 @@
-//! Installed allocators that can serve the requests which are too small for the shim.
+//! Allocators that can serve the requests which are too small for the shim.
 //!
 //! The shim hands small requests to whichever allocator comes next. That is the C library's, unless `LD_PRELOAD` names
-//! another one behind the shim.
+//! another one behind the shim. glibc's uses huge pages for its heap if it is told to.
 
 use std::env;
 use std::ffi::OsStr;
@@ -23,26 +23,57 @@ pub enum Small {
     Jemalloc,
     /// Google's, from gperftools
     Tcmalloc,
+    /// glibc's own, with its heap in huge pages
+    GlibcHuge,
 }
 
+/// The variable that tells glibc, a list with colons between...
+pub const ENV_TUNABLES: &str = "GLIBC_TUNABLES";
+/// ... to advise the kernel to use huge pages: glibc(3) from 2.35 on, others pass it over.
+pub const HUGE_HEAP: &str = "glibc.malloc.hugetlb=1";
+
 impl Small {
-    /// The starts of its library's file name, the best one first, and Debian's package.
-    const fn library(self) -> (&'static [&'static str], &'static str) {
-        match self {
+    /// Its library; `None` where it is the C library's.
+    pub const fn library(self) -> Option<SmallLibrary> {
+        let (names, package): (&[_], _) = match self {
             Small::Mimalloc => (&["libmimalloc.so"], "libmimalloc2.0"),
             Small::Jemalloc => (&["libjemalloc.so"], "libjemalloc2"),
             Small::Tcmalloc => {
                 (&["libtcmalloc_minimal.so", "libtcmalloc.so"], "libtcmalloc-minimal4")
             }
-        }
+            Small::GlibcHuge => return None,
+        };
+        Some(SmallLibrary { names, package })
     }
 
+    /// Where its library is, if it has one.
+    ///
+    /// # Errors
+    /// Names the package to install where there is none.
+    pub fn find_or_explain(self) -> Result<Option<PathBuf>, Failure> {
+        let Some(library) = self.library() else { return Ok(None) };
+        library.find().map(Some).ok_or_else(|| {
+            let name = self.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
+            let package = library.package;
+            Failure::usage(format!(
+                "--small {name}: it is not installed; apt-get install {package}, or name the folder of its library \
+                 in LD_LIBRARY_PATH"
+            ))
+        })
+    }
+}
+
+/// An allocator's library.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallLibrary {
+    /// The starts of its file name, the best one first.
+    names: &'static [&'static str],
     /// Debian's package.
-    pub const fn package(self) -> &'static str {
-        self.library().1
-    }
+    pub package: &'static str,
+}
 
-    /// Its library for this processor: the newest in the first folder that has one. The folders are those of
+impl SmallLibrary {
+    /// Where it is for this processor: the newest in the first folder that has one. The folders are those of
     /// `LD_LIBRARY_PATH` and the loader's usual ones.
     pub fn find(self) -> Option<PathBuf> {
         let of_debian = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
@@ -52,25 +83,10 @@ impl Small {
             .filter(|folder| folder.is_absolute())
             .chain(usual.into_iter().map(PathBuf::from))
             .collect();
-        let names = self.library().0.iter();
-        names
+        self.names
+            .iter()
             .flat_map(|name| folders.iter().map(move |folder| newest(folder, name)))
             .find_map(|it| it)
-    }
-
-    /// As [`Small::find`].
-    ///
-    /// # Errors
-    /// Names the package to install where there is none.
-    pub fn find_or_explain(self) -> Result<PathBuf, Failure> {
-        self.find().ok_or_else(|| {
-            let name = self.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
-            let package = self.package();
-            Failure::usage(format!(
-                "--small {name}: it is not installed; apt-get install {package}, or name the folder of its library \
-                 in LD_LIBRARY_PATH"
-            ))
-        })
     }
 }
 

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::names::named;
 use crate::slot_daemon::own_program;
-use pumice_command::small::Small;
+use pumice_command::small::{Small, SmallLibrary, ENV_TUNABLES, HUGE_HEAP};
 use pumice_command::Failure;
 
 named! {
@@ -35,6 +35,8 @@ named! {
         PumiceJemalloc = "pumice-jemalloc",
         /// `pumice run --small tcmalloc`, only when it is named
         PumiceTcmalloc = "pumice-tcmalloc",
+        /// `pumice run --small glibc-huge`, only when it is named
+        PumiceGlibcHuge = "pumice-glibc-huge",
     }
 }
 
@@ -62,28 +64,30 @@ impl Allocator {
             Allocator::PumiceMimalloc => &["--small", "mimalloc"],
             Allocator::PumiceJemalloc => &["--small", "jemalloc"],
             Allocator::PumiceTcmalloc => &["--small", "tcmalloc"],
+            Allocator::PumiceGlibcHuge => &["--small", "glibc-huge"],
             _ => return None,
         })
     }
 
     /// The installed library that it needs.
-    fn library(self) -> Option<Small> {
-        match self {
-            Allocator::Mimalloc | Allocator::PumiceMimalloc => Some(Small::Mimalloc),
-            Allocator::Jemalloc | Allocator::PumiceJemalloc => Some(Small::Jemalloc),
-            Allocator::Tcmalloc | Allocator::PumiceTcmalloc => Some(Small::Tcmalloc),
-            _ => None,
-        }
+    fn library(self) -> Option<SmallLibrary> {
+        let small = match self {
+            Allocator::Mimalloc | Allocator::PumiceMimalloc => Small::Mimalloc,
+            Allocator::Jemalloc | Allocator::PumiceJemalloc => Small::Jemalloc,
+            Allocator::Tcmalloc | Allocator::PumiceTcmalloc => Small::Tcmalloc,
+            _ => return None,
+        };
+        small.library()
     }
 
     /// How a program is started under it; Debian's package if it is not installed.
     pub fn find(self) -> Result<Result<Preload, &'static str>, Failure> {
         let (mut before, mut variable) = (Vec::new(), None);
         if self == Allocator::GlibcHuge {
-            variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
+            variable = Some((ENV_TUNABLES, HUGE_HEAP.into()));
         }
         if let Some(library) = self.library() {
-            let Some(path) = library.find() else { return Ok(Err(library.package())) };
+            let Some(path) = library.find() else { return Ok(Err(library.package)) };
             variable = Some(("LD_PRELOAD", path.into()));
         }
         if let Some(flags) = self.flags() {

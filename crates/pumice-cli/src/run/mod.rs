@@ -43,6 +43,7 @@ use crate::numbers::Numbers;
 use options::Plan;
 use profile::Profile;
 use pumice_command::clear_plan;
+use pumice_command::small::ENV_TUNABLES;
 use pumice_command::Failure;
 use spawn::End;
 
@@ -64,7 +65,10 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
     for (name, value) in &plan.variables {
-        env::set_var(name, value);
+        let own = env::var_os(name).filter(|own| *name == ENV_TUNABLES && !own.is_empty());
+        // Of a setting that is there twice, the last one counts.
+        let all = own.map(|own| [value.as_os_str(), &own].join(OsStr::new(":")));
+        env::set_var(name, all.as_ref().unwrap_or(value));
     }
     // Instead of the typed one: it is chosen once, for all.
     env::set_var(ENV_CLEAR, clearer.to_string());

@@ -21,7 +21,7 @@ use super::profile::Profile;
 use crate::serve::duration;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
-use pumice_command::small::Small;
+use pumice_command::small::{self, Small};
 use pumice_command::Failure;
 
 /// The settings of programs (memory, and the programs to serve), which `pumice run` and `pumice env` take.
@@ -46,7 +46,7 @@ pub struct PoolArgs {
     /// Leave all mappings to the kernel, as without --mmap, also where the environment says otherwise
     #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
-    /// Have an installed allocator serve the requests that are too small for pumice, instead of the C library
+    /// Have another allocator serve the requests that are too small for pumice, instead of the C library's as it is
     #[arg(long, value_name = "ALLOCATOR")]
     pub(super) small: Option<Small>,
     /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
@@ -173,7 +173,7 @@ impl RunArgs {
         if let Some(Choice::Kind(kind)) = self.pool.engine {
             engines::check_for_programs(kind)?;
         }
-        let small = self.pool.small.map(Small::find_or_explain).transpose()?;
+        let small = self.pool.small.map_or(Ok(None), Small::find_or_explain)?;
         let profile = self.profile.map(|file| Profile::open(file.as_deref(), &self.program));
         let profile = profile.transpose()?;
         let available = memory::available_bytes();
@@ -238,6 +238,9 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
         }
     }
     variables.extend(pool.engine.map(|choice| (ENV_CLEAR, choice.to_string().into())));
+    if pool.small == Some(Small::GlibcHuge) {
+        variables.push((small::ENV_TUNABLES, small::HUGE_HEAP.into()));
+    }
     if pool.verify {
         variables.push((ENV_VERIFY, "1".into()));
     }

@@ -14,7 +14,7 @@ use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
 use super::shim_file::{self, LoadedFrom};
 use pumice_command::engines::{self, Choice};
 use pumice_command::safe_path;
-use pumice_command::small::Small;
+use pumice_command::small::{Small, ENV_TUNABLES};
 use pumice_command::{print, Failure};
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
@@ -66,7 +66,7 @@ impl Form {
 pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     check_pool(&arguments.pool)?;
     check_engine(&arguments.pool, arguments.format)?;
-    let small = arguments.pool.small.map(Small::find_or_explain).transpose()?;
+    let small = arguments.pool.small.map_or(Ok(None), Small::find_or_explain)?;
     let typed = variables(&arguments.pool, &arguments.scrub);
     let mut pairs = Vec::new();
     for (name, value) in typed {
@@ -156,7 +156,10 @@ fn write(form: Form, pairs: &[(&str, String)]) -> String {
         Form::Shell => {
             for (name, value) in pairs {
                 let value = value.replace('\'', r"'\''");
-                let behind = if *name == "LD_PRELOAD" { "${LD_PRELOAD:+:$LD_PRELOAD}" } else { "" };
+                let behind = match *name {
+                    list @ ("LD_PRELOAD" | ENV_TUNABLES) => format!("${{{list}:+:${list}}}"),
+                    _ => String::new(),
+                };
                 line(format!("export {name}='{value}'{behind}"));
             }
         }

@@ -74,6 +74,32 @@ fn small_requests_go_to_the_allocator_that_was_asked_for() {
     assert!(stderr(&unknown).contains("tcmalloc"), "{}", stderr(&unknown));
 }
 
+/// The C library's allocator is told, and so is what the caller told it. A setting of the caller's comes last: it counts.
+#[test]
+fn the_c_library_is_told_to_use_huge_pages() {
+    let told = |mut command: Command, before: Option<&str>| {
+        match before {
+            Some(before) => command.env("GLIBC_TUNABLES", before),
+            None => command.env_remove("GLIBC_TUNABLES"),
+        };
+        let output = command.output().expect("pumice starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let run = || pumice(&["run", "--small", "glibc-huge", "--", "printenv", "GLIBC_TUNABLES"]);
+    assert_eq!(told(run(), None), "glibc.malloc.hugetlb=1");
+    let own = "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=0";
+    assert_eq!(told(run(), Some(own)), format!("glibc.malloc.hugetlb=1:{own}"));
+    let exported = || {
+        let script = r#"eval "$("$0" env --small glibc-huge)"; printenv GLIBC_TUNABLES"#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(env!("CARGO_BIN_EXE_pumice"));
+        shell
+    };
+    assert_eq!(told(exported(), None), "glibc.malloc.hugetlb=1");
+    assert_eq!(told(exported(), Some(own)), format!("glibc.malloc.hugetlb=1:{own}"));
+}
+
 fn compile_cxx(name: &str) -> Option<PathBuf> {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/small").join(name).with_extension("cc");

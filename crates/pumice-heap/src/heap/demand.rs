@@ -9,6 +9,7 @@ use core::array;
 use super::classes::{scattered, Density};
 use super::hints::WithHints;
 use super::mapping::Effect;
+use super::relocate::is_alike;
 use super::retain::Rest;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
@@ -201,25 +202,30 @@ impl Heap {
         }
     }
 
-    /// A run has grown, whose first frames hold what they held. If it was full, it is likely to be filled again: its new
-    /// blocks come in huge pages, as those of the ready zone do. It costs as much to see that as to fault in a small
-    /// part of them.
+    /// A run has grown, whose first frames hold what they held. If it was full, it is likely to be filled again: it
+    /// goes on in huge pages, as in the ready zone. To see that costs less than to fault in what is new. All of it is
+    /// advised, and each time that it grows its new part: a run that is one mapping stays one.
     pub(super) fn advise_growth(&self, zone: &PoolZone, run: PageRange, held: usize) {
-        let first = (run.start.0 + held).div_ceil(BLOCK_FRAMES);
-        let new = first..whole_blocks(run).end;
-        if zone.kind == ZoneKind::Ready || new.is_empty() || held < BLOCK_FRAMES || self.is_quiet()
-        {
+        if zone.kind == ZoneKind::Ready || held < BLOCK_FRAMES || self.is_quiet() {
             return;
         }
-        let seen = held.min((new.len() * BLOCK_FRAMES).max(BLOCK_FRAMES));
-        let last = zone.address(Pfn(run.start.0 + held - seen));
-        let resident = self.resident(zone, last, seen * FRAME_SIZE);
-        if resident.is_some_and(|resident| resident >= seen - seen / FULL_SHARE) {
-            let (at, len) = (zone.block_address(new.start), new.len() * BLOCK_SIZE);
-            self.note(at as usize, len, Effect::AsksForHuge);
-            // SAFETY: advice on committed memory, which changes no content. A kernel without huge pages refuses it.
-            let _ = unsafe { zone.memory().set_huge(at, len, Huge::Yes) };
-        }
+        let end = run.start.0 + held;
+        let last = zone.ledger().block((end - 1) / BLOCK_FRAMES);
+        let blocks = whole_blocks(run).end.saturating_sub(end.div_ceil(BLOCK_FRAMES));
+        let seen = held.min(blocks * BLOCK_FRAMES);
+        let is_full = || {
+            let resident = self.resident(zone, zone.address(Pfn(end - seen)), seen * FRAME_SIZE);
+            resident.is_some_and(|resident| resident >= seen - seen / FULL_SHARE)
+        };
+        let new = match last.tainted() && last.hints().advised() {
+            true => PageRange { start: Pfn(end), frames: run.frames - held },
+            false if blocks > 0 && is_alike(zone, run) && is_full() => run,
+            false => return,
+        };
+        let (at, len) = (zone.address(new.start), new.bytes());
+        self.note(at as usize, len, Effect::AsksForHuge);
+        // SAFETY: advice on committed memory, which changes no content. A kernel without huge pages refuses it.
+        let _ = unsafe { zone.memory().set_huge(at, len, Huge::Yes) };
     }
 
     /// Whether a request without zeros, of whose class nothing is known but that its runs grow when they are full, is

@@ -196,7 +196,7 @@ impl Heap {
 
 /// Faults the first frames of new blocks in, so many of each, as small pages: pages that are faulted in beside a small
 /// one are small, in spite of the advice. `false`: the kernel has no room for another mapping, or no huge pages.
-fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool {
+pub(super) fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool {
     let (at, len) = (zone.block_address(blocks.start), blocks.len() * BLOCK_SIZE);
     // SAFETY: advice on committed memory of the caller's, which changes no content.
     let advise = |huge| unsafe { zone.memory().set_huge(at, len, huge) }.is_ok();

@@ -4,7 +4,7 @@
 //! ([`super::source`]). All ready zones together have a limit ([`super::footprint`]).
 
 use super::hints::WithHints;
-use super::price::TOUCHED_AHEAD;
+use super::price::{fault_in_small, TOUCHED_AHEAD};
 use super::retain::Rest;
 use super::serve::{whole_blocks, Pages, RunEnd};
 use super::{Content, Heap, PoolZone, ZoneKind};
@@ -12,7 +12,7 @@ use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{BlockWord, Run};
+use pumice_frames::frame::{BlockState, BlockWord, Run};
 use pumice_frames::sys::mem::{Huge, Memory};
 
 impl Heap {
@@ -56,12 +56,26 @@ impl Heap {
         let whole = whole_blocks(run.range);
         // Any block will do that is not always the same one.
         let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
-        let at = zone.block_address(pick);
-        // SAFETY: the block is part of the run this request was given.
-        let is_small = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::No) }.is_ok();
-        if is_small && zone.discard(pick..pick + 1) {
+        // A mapping that had a page before it was split is one again when the advice is as it was: `retire`.
+        let is_small = fault_in_small(zone, pick..pick + 1, TOUCHED_AHEAD)
+            && set_huge(zone, pick, Huge::No)
+            && zone.discard(pick..pick + 1);
+        if is_small {
             let word = zone.ledger().block(pick);
             zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
+        }
+    }
+
+    /// Has the runs that are to be looked at in one mapping again, since nobody looks any more.
+    pub(super) fn end_samples_in_ready(&self) {
+        for zone in self.zones.all_of(ZoneKind::Ready) {
+            let is_sampled = |block: &usize| {
+                let word = zone.ledger().block(*block);
+                word.state() == BlockState::Whole && word.hints().sampled()
+            };
+            (0..zone.ledger().grown()).filter(is_sampled).for_each(|block| {
+                set_huge(zone, block, Huge::Yes);
+            });
         }
     }
 
@@ -124,8 +138,7 @@ impl Heap {
         let at = zone.block_address(block);
         let touched = self.resident(zone, at, BLOCK_SIZE);
         if word.hints().sampled() {
-            // SAFETY: the block is committed memory of the zone.
-            let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
+            set_huge(zone, block, Huge::Yes);
             if let Some(touched) = touched {
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
                 self.classes.learn_of_blocks(range.frames, touched, 1);
@@ -144,4 +157,10 @@ impl Heap {
             _ => used,
         }
     }
+}
+
+/// Advises the kernel about a block in use. `false`: it has no room for another mapping, or no huge pages.
+fn set_huge(zone: &PoolZone, block: usize, huge: Huge) -> bool {
+    // SAFETY: advice on committed memory, which changes no content.
+    unsafe { zone.memory().set_huge(zone.block_address(block), BLOCK_SIZE, huge) }.is_ok()
 }

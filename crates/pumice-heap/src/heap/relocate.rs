@@ -198,7 +198,7 @@ impl Heap {
 
 /// Whether all of a run is there, and no attribute is set on a part of it, as far as its blocks say: a mapping that
 /// grows has its attributes everywhere.
-fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
+pub(super) fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
     if has_holes(zone, range) || has_lost(zone, range) {
         return false;
     }

@@ -130,6 +130,7 @@ impl Heap {
         let is_first = !self.is_retired();
         if is_first {
             self.zones.all().for_each(cut);
+            self.end_samples_in_ready();
         }
         let is_ready = self.zones.all().all(|zone| zone.marks.make());
         // Without memory for the marks nothing can be given up: it stays, as where no call is allowed.

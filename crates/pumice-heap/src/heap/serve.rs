@@ -117,7 +117,8 @@ impl Heap {
             // Runs within a block are looked at when they come from the demand zone only.
             Density::Dense | Density::Likely => !is_sample || is_long,
             Density::Unknown => {
-                is_there || there.is_some() || may_be_written && self.may_hold_unseen(frames)
+                let is_guess = may_be_written && !self.is_quiet() && self.may_hold_unseen(frames);
+                is_there || there.is_some() || is_guess
             }
             Density::Sparse => false,
         };

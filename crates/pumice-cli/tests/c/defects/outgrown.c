@@ -1,5 +1,6 @@
 /* Memory from before a filter, or a limit on addresses, that grows afterwards. The C library has the kernel move its
-   pages: guard pages and attributes stay, no other call is made, and there need not be room for a copy. */
+   pages: guard pages and attributes stay, no other call is made, and there need not be room for a copy. With "grown" it
+   has grown before as well. */
 #include "filter.h"
 #include "defect.h"
 
@@ -37,8 +38,9 @@ static void check_all(const char *at, size_t len, size_t guarded) {
 }
 
 int main(int count, char **arguments) {
-    guard(120);
+    guard(300);
     int is_limit = count > 1 && !strcmp(arguments[1], "limit");
+    int has_grown = count > 1 && !strcmp(arguments[1], "grown");
     CHECK(pipe(pipe_of) == 0);
     char *probe = mmap(NULL, PAGE, RW, ANON, -1, 0);
     has_guards = madvise(probe, PAGE, MADV_GUARD_INSTALL) == 0;
@@ -46,7 +48,11 @@ int main(int count, char **arguments) {
     char *at[COUNT];
     size_t guarded[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        CHECK(at[i] = malloc(lengths[i]));
+        CHECK(at[i] = malloc(has_grown ? lengths[i] * 2 / 3 : lengths[i]));
+        if (has_grown) {
+            memset(at[i], 1, lengths[i] * 2 / 3);
+            CHECK(at[i] = realloc(at[i], lengths[i]));
+        }
         guarded[i] = guard_in(at[i]);
         for (size_t j = 0; j < lengths[i]; j += 512) at[i][j] = (char)(j / 512 % 100 + 1);
         if (has_guards) CHECK(madvise(at[i] + guarded[i], PAGE, MADV_GUARD_INSTALL) == 0);

@@ -49,6 +49,7 @@ test_programs! {
     memory_shrinks_under_a_filter_that_knows_the_calls_of_malloc_alone: "filter_shrunk", &[];
     memory_grows_under_such_a_filter: "outgrown", &[];
     memory_grows_where_there_is_no_room_for_a_copy: "outgrown", &["limit"];
+    memory_that_has_grown_grows_under_a_filter: "outgrown", &["grown"];
     nothing_comes_where_a_program_has_unmapped_memory: "own_holes", &[];
     attributes_stay_behind_where_memory_grows_after_a_limit: "grown_attributes", &["limit"];
     attributes_stay_behind_where_memory_grows_under_a_filter: "grown_attributes", &["filter"];
