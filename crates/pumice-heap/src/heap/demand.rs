@@ -8,8 +8,6 @@ use core::array;
 
 use super::classes::{scattered, Density};
 use super::hints::WithHints;
-use super::mapping::Effect;
-use super::relocate::is_alike;
 use super::retain::Rest;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
@@ -18,7 +16,6 @@ use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
-use pumice_frames::sys::mem::{Huge, Memory};
 
 /// Addresses of runs, each where its hash says, until another takes the place. Relaxed: hints, and a run that is
 /// forgotten teaches nothing.
@@ -58,9 +55,6 @@ pub(super) struct Lessons {
     /// Runs within a block that are looked at when they are freed.
     samples: Runs,
 }
-
-/// A run is full of which no more than this share is absent.
-const FULL_SHARE: usize = 8;
 
 const STAYS: usize = 0;
 const LEAVES: usize = 1;
@@ -200,32 +194,6 @@ impl Heap {
                 }
             }
         }
-    }
-
-    /// A run has grown, whose first frames hold what they held. If it was full, it is likely to be filled again: it
-    /// goes on in huge pages, as in the ready zone. To see that costs less than to fault in what is new. All of it is
-    /// advised, and each time that it grows its new part: a run that is one mapping stays one.
-    pub(super) fn advise_growth(&self, zone: &PoolZone, run: PageRange, held: usize) {
-        if zone.kind == ZoneKind::Ready || held < BLOCK_FRAMES || self.is_quiet() {
-            return;
-        }
-        let end = run.start.0 + held;
-        let last = zone.ledger().block((end - 1) / BLOCK_FRAMES);
-        let blocks = whole_blocks(run).end.saturating_sub(end.div_ceil(BLOCK_FRAMES));
-        let seen = held.min(blocks * BLOCK_FRAMES);
-        let is_full = || {
-            let resident = self.resident(zone, zone.address(Pfn(end - seen)), seen * FRAME_SIZE);
-            resident.is_some_and(|resident| resident >= seen - seen / FULL_SHARE)
-        };
-        let new = match last.tainted() && last.hints().advised() {
-            true => PageRange { start: Pfn(end), frames: run.frames - held },
-            false if blocks > 0 && is_alike(zone, run) && is_full() => run,
-            false => return,
-        };
-        let (at, len) = (zone.address(new.start), new.bytes());
-        self.note(at as usize, len, Effect::AsksForHuge);
-        // SAFETY: advice on committed memory, which changes no content. A kernel without huge pages refuses it.
-        let _ = unsafe { zone.memory().set_huge(at, len, Huge::Yes) };
     }
 
     /// Whether a request without zeros, of whose class nothing is known but that its runs grow when they are full, is

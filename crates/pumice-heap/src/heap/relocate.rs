@@ -76,7 +76,6 @@ impl Heap {
         let moved = range.frames.div_ceil(BLOCK_FRAMES).min(whole.len());
         self.price_new(zone, whole.start + moved..whole.end);
         self.hand_over(zone, range, run.range, place);
-        self.advise_growth(zone, run.range, range.frames);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);
@@ -198,7 +197,7 @@ impl Heap {
 
 /// Whether all of a run is there, and no attribute is set on a part of it, as far as its blocks say: a mapping that
 /// grows has its attributes everywhere.
-pub(super) fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
+fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
     if has_holes(zone, range) || has_lost(zone, range) {
         return false;
     }

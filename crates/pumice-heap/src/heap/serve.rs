@@ -509,7 +509,6 @@ impl Heap {
         self.make_room_in(zone);
         let now = PageRange { start: range.start, frames };
         self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
-        self.advise_growth(zone, now, range.frames);
         true
     }
 

@@ -79,51 +79,6 @@ fn dense_runs_of_some_blocks_are_left_to_be_copied() {
     }
 }
 
-/// Whether the last block of a run of the demand zone has advice, and nothing else.
-fn is_advised(heap: &'static Heap, at: *mut u8, size: usize) -> bool {
-    let zone = heap.zone_of(at).expect("the heap's");
-    assert_eq!(zone.kind, ZoneKind::Demand);
-    let last = zone.pfn(at.wrapping_add(size - FRAME_SIZE)).expect("a frame").block();
-    let word = zone.ledger().block(last);
-    word.tainted() && (word.hints().advised() || word.hints().moved())
-}
-
-/// Grows a run as a vector does, in place or not, whichever works.
-fn grown(heap: &'static Heap, at: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: the test owns it.
-    match unsafe { heap.resize_in_place(at, size) } {
-        true => at,
-        // SAFETY: as above; it is used at its new address only.
-        false => unsafe { heap.relocate(at, size) }.expect("moved").as_ptr(),
-    }
-}
-
-#[test]
-fn what_grows_when_it_is_full_goes_on_in_huge_pages() {
-    const MIB: usize = 1 << 20;
-    for is_beside in [false, true] {
-        let heap = heap(0, u64::MAX);
-        let at = get(heap, 8 * MIB, Content::Zero);
-        let _beside = is_beside.then(|| get(heap, 8 * MIB, Content::Zero));
-        touch(at, &[0, 700]);
-        let at = grown(heap, at, 16 * MIB);
-        let is_moved = heap.slot().get(Event::ReallocMoved) > 0;
-        assert_eq!(is_moved, is_beside);
-        assert!(is_moved || !is_advised(heap, at, 16 * MIB), "nobody fills it");
-        fill(at, 16 * MIB);
-        let at = grown(heap, at, 24 * MIB);
-        assert!(is_advised(heap, at, 24 * MIB));
-        // SAFETY: as much is there.
-        let bytes = unsafe { core::slice::from_raw_parts(at, 24 * MIB) };
-        assert!(bytes[..16 * MIB].iter().all(|&byte| byte == 0xa5));
-        assert!(bytes[16 * MIB..].iter().all(|&byte| byte == 0));
-        free(heap, at);
-        let zone = heap.zone_of(at).expect("the heap's");
-        let block = zone.pfn(at).expect("a frame").block() + 10;
-        assert!(!zone.ledger().block(block).tainted(), "its next owner has not asked for that");
-    }
-}
-
 #[test]
 fn a_copy_of_sparse_memory_is_sparse_and_leaves_no_page_of_zeros() {
     const PAGES: usize = 1500;
