@@ -7,6 +7,7 @@
 use core::array;
 
 use super::classes::{scattered, Density};
+use super::held::PLACES;
 use super::hints::WithHints;
 use super::retain::Rest;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
@@ -163,6 +164,13 @@ impl Heap {
         };
         // A run that grew was not handed out to be looked at.
         if is_sample || density == Density::Unknown {
+            if !whole.is_empty() && zone.ledger().block(whole.start).grown() {
+                // What is resident was made so by advice.
+                let eighths = self.written_eighths(zone, range);
+                self.classes.learn(range.frames, eighths, PLACES);
+                let in_blocks = eighths * BLOCK_FRAMES / PLACES;
+                return self.classes.learn_of_blocks(range.frames, in_blocks, 1);
+            }
             let (body, tail) = (whole.len() * BLOCK_SIZE, range.frames % BLOCK_FRAMES * FRAME_SIZE);
             let resident = |from: usize, len| match len {
                 0 => Some(0),

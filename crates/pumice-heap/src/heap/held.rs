@@ -31,7 +31,7 @@ use super::retain::subtract;
 use super::{Content, Heap, PoolZone, ZoneKind};
 use core::{array, slice};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use pumice_frames::frame::{Native, Run};
+use pumice_frames::frame::{Dirt, Native, Run};
 use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::sys::mem;
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ const MOST_PATIENCE: usize = 4;
 const MOST_LOOKS: usize = 2;
 
 const WITNESSES: usize = 64;
-const PLACES: usize = 8;
+pub(super) const PLACES: usize = 8;
 /// So many places are written, and more, where a run is touched.
 const FEW_WRITTEN: usize = PLACES / 4;
 /// Bytes that are looked at first of a page: most programs write those.
@@ -91,6 +91,8 @@ struct Witness {
     /// Its address, with flags in the low bits; 0: there is none, [`IS_UNUSED`] alone: there will be one.
     word: AtomicUsize,
     frames: AtomicUsize,
+    /// Frames at its start that it had before it grew: the others are looked at.
+    skipped: AtomicUsize,
     /// Frames that it stands for.
     weight: AtomicUsize,
     /// [`Held::age`] by then.
@@ -158,8 +160,14 @@ impl Held {
     pub(super) fn new() -> Held {
         let zero = || AtomicUsize::new(0);
         let sums = || [const { AtomicU64::new(0) }; PLACES];
-        let none =
-            || Witness { word: zero(), frames: zero(), weight: zero(), born: zero(), sums: sums() };
+        let none = || Witness {
+            word: zero(),
+            frames: zero(),
+            skipped: zero(),
+            weight: zero(),
+            born: zero(),
+            sums: sums(),
+        };
         Held {
             witnesses: array::from_fn(|_| none()),
             unseen: zero(),
@@ -329,12 +337,110 @@ impl Heap {
         let given = self.held.given.fetch_add(frames, Ordering::Relaxed) + frames;
         let since = given.wrapping_sub(self.held.last.load(Ordering::Relaxed));
         if since > self.held.step.load(Ordering::Relaxed) {
-            self.begin_witness(zone, run, content, given);
+            self.begin_witness(zone, run, 0, content, given);
         }
     }
 
+    /// A run that had so many frames has grown: the new ones count, and are looked at.
+    pub(super) fn grow_held(&self, zone: &PoolZone, range: PageRange, had: usize) {
+        let added = range.frames - had;
+        let given = self.held.given.fetch_add(added, Ordering::Relaxed) + added;
+        let at = zone.address(range.start) as usize;
+        let witness = self.held.of(at);
+        let word = witness.word.load(Ordering::Relaxed);
+        if word & ADDRESS == at {
+            // Its marks lie in other places.
+            let now = word & (ADDRESS | IS_UNUSED | IS_HUGE);
+            let relaxed = Ordering::Relaxed;
+            if witness.word.compare_exchange(word, now, relaxed, relaxed).is_ok() {
+                let since = given.wrapping_sub(self.held.last.swap(given, relaxed));
+                witness.skipped.store(had, relaxed);
+                witness.frames.store(range.frames, relaxed);
+                witness.weight.fetch_add(since, relaxed);
+                self.held.unseen.fetch_add(since, relaxed);
+            }
+            return;
+        }
+        let since = given.wrapping_sub(self.held.last.load(Ordering::Relaxed));
+        if since > self.held.step.load(Ordering::Relaxed) {
+            // No marks: the owner has its own content there.
+            let run = Run { range, dirt: Dirt::NONE };
+            self.begin_witness(zone, &run, had, Content::Zero, given);
+        }
+    }
+
+    /// A run stands elsewhere now: if it is a witness, it stays one, without its marks.
+    pub(super) fn move_held(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
+        let (from_at, at) = (zone.address(from.start) as usize, zone.address(to.start) as usize);
+        let (old, new, relaxed) = (self.held.of(from_at), self.held.of(at), Ordering::Relaxed);
+        let word = old.word.load(relaxed);
+        if word & ADDRESS != from_at
+            || old.word.compare_exchange(word, 0, relaxed, relaxed).is_err()
+        {
+            return;
+        }
+        let weight = old.weight.load(relaxed);
+        if new.word.compare_exchange(0, IS_UNUSED, relaxed, relaxed).is_err() {
+            // The next one stands for as much more.
+            subtract(&self.held.unseen, weight);
+            self.held.last.fetch_sub(weight, relaxed);
+            return;
+        }
+        for (to, from) in [
+            (&new.frames, &old.frames),
+            (&new.skipped, &old.skipped),
+            (&new.weight, &old.weight),
+            (&new.born, &old.born),
+        ] {
+            to.store(from.load(relaxed), relaxed);
+        }
+        new.word.store(at | word & (IS_UNUSED | IS_HUGE), relaxed);
+    }
+
+    /// All of a run was seen to be written: if it is a witness, it counts no more.
+    pub(super) fn is_seen(&self, zone: &PoolZone, range: PageRange) {
+        let at = zone.address(range.start) as usize;
+        let witness = self.held.of(at);
+        let word = witness.word.load(Ordering::Relaxed);
+        if word & ADDRESS == at {
+            self.end_witness(witness, word, &Finding::Seen);
+        }
+    }
+
+    /// Looks at a run that may be a witness, whose owner has had time to fill it.
+    pub(super) fn look_at_own(&self, zone: &PoolZone, range: PageRange) {
+        let at = zone.address(range.start) as usize;
+        let witness = self.held.of(at);
+        let word = witness.word.load(Ordering::Relaxed);
+        if word & ADDRESS == at {
+            self.look_at(witness, word);
+        }
+    }
+
+    /// How many of eight places all over a range were written, as far as the content tells. Memory that is there tells
+    /// nothing where huge pages are.
+    pub(super) fn written_eighths(&self, zone: &PoolZone, range: PageRange) -> usize {
+        let places = places(zone.address(range.start) as usize, range.frames);
+        let is_there = |nth: usize| self.is_there(zone, places[nth]);
+        let mut looked = Looked { written: 0, left: array::from_fn(is_there) };
+        let mut bytes = [[0; FIRST_BYTES]; PLACES];
+        if mem::copy_own(places, looked.left, &mut bytes).is_err() {
+            return 0;
+        }
+        looked.note(|nth| bytes[nth] != [0; FIRST_BYTES]);
+        looked.note(|nth| sum_of_page(places[nth]).is_ok_and(|sum| sum != 0));
+        looked.written
+    }
+
     #[cold]
-    fn begin_witness(&self, zone: &PoolZone, run: &Run, content: Content, given: usize) {
+    fn begin_witness(
+        &self,
+        zone: &PoolZone,
+        run: &Run,
+        skipped: usize,
+        content: Content,
+        given: usize,
+    ) {
         let at = zone.address(run.range.start) as usize;
         let witness = self.held.of(at);
         let relaxed = Ordering::Relaxed;
@@ -359,6 +465,7 @@ impl Heap {
             }
         }
         witness.frames.store(run.range.frames, relaxed);
+        witness.skipped.store(skipped, relaxed);
         witness.weight.store(since, relaxed);
         witness.born.store(self.held.age(), relaxed);
         witness.word.store(word, relaxed);
@@ -401,7 +508,9 @@ impl Heap {
         witness: &Witness,
         word: usize,
     ) -> Result<Looked, Errno> {
-        let places = places(word & ADDRESS, witness.frames.load(Ordering::Relaxed));
+        let skipped = witness.skipped.load(Ordering::Relaxed);
+        let frames = witness.frames.load(Ordering::Relaxed).saturating_sub(skipped);
+        let places = places((word & ADDRESS) + skipped * FRAME_SIZE, frames);
         let is_marked = |nth: usize| word >> MARKED >> nth & 1 != 0;
         // Where nothing is, nothing was written, or it was given back.
         let is_there = |nth: usize| self.is_there(zone, places[nth]);

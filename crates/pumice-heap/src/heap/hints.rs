@@ -23,7 +23,8 @@ pub(super) struct Hints {
     /// [`Hints::added`].
     #[bits(3)]
     pub(super) age: u8,
-    /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
+    /// Free: offered to the kernel (`MADV_FREE`), which may have refused; not written since. In use:
+    /// [`WithHints::grown`].
     pub(super) offered: bool,
     /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
     pub(super) sampled: bool,
@@ -41,6 +42,10 @@ impl Hints {
 
     pub(super) const fn with_moved(self, moved: bool) -> Hints {
         self.with_cold(moved)
+    }
+
+    pub(super) const fn with_grown(self, grown: bool) -> Hints {
+        self.with_offered(grown)
     }
 
     /// Of a block in use, the share of its request's pages that was counted on top of those that were there, as one of
@@ -83,6 +88,10 @@ pub(super) trait WithHints: Sized {
     /// The hints.
     fn hints(self) -> Hints;
 
+    /// Of a block in use: it is tainted, and the heap has advised it as its run grew ([`super::growth`]). So its
+    /// residence does not tell what was touched.
+    fn grown(self) -> bool;
+
     /// The word with one hint or more changed.
     #[must_use]
     fn with_hints(self, change: impl FnOnce(Hints) -> Hints) -> Self;
@@ -114,6 +123,11 @@ impl WithHints for BlockWord {
     #[inline]
     fn hints(self) -> Hints {
         Hints::from_bits(self.payload())
+    }
+
+    #[inline]
+    fn grown(self) -> bool {
+        self.tainted() && self.hints().offered()
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use super::serve::{whole_blocks, Keeps};
 use super::{Content, Heap, PoolZone};
 use crate::scrub::FOR_SCRUBBING;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use pumice_frames::frame::BlockState;
+use pumice_frames::frame::{BlockState, BlockWord};
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::lock::SleepGuard;
 use pumice_frames::sys::mem::Huge;
@@ -377,15 +377,12 @@ impl Heap {
         for block in blocks {
             zone.ledger().update_word(block, |word| match (effect, word.state()) {
                 (Effect::Taints | Effect::Locks, BlockState::Whole | BlockState::Parts) => {
-                    let word = word.with_tainted(true);
-                    Some(word.with_hints(|it| it.with_advised(false).with_moved(false)))
-                }
-                (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
-                    let has_no_other = !word.tainted() || word.hints().advised();
-                    let is_alike = has_no_other || word.hints().moved();
-                    let hints = |it: Hints| it.with_advised(has_no_other).with_moved(is_alike);
+                    let grown = word.grown();
+                    let hints =
+                        |it: Hints| it.with_advised(false).with_moved(false).with_grown(grown);
                     Some(word.with_tainted(true).with_hints(hints))
                 }
+                (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => Some(advised(word)),
                 (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
                 _ => None,
             });
@@ -551,4 +548,13 @@ impl Heap {
     pub(super) fn forget_holes_lock(&self) {
         self.holes_lock.forget();
     }
+}
+
+/// The word of a block in use for which the kernel is about to be advised to use huge pages.
+pub(super) fn advised(word: BlockWord) -> BlockWord {
+    let has_no_other = !word.tainted() || word.hints().advised();
+    let is_alike = has_no_other || word.hints().moved();
+    let grown = word.grown();
+    let hints = |it: Hints| it.with_advised(has_no_other).with_moved(is_alike).with_grown(grown);
+    word.with_tainted(true).with_hints(hints)
 }

@@ -26,6 +26,7 @@ mod classes;
 mod cleared;
 mod demand;
 mod footprint;
+mod growth;
 mod held;
 mod hints;
 mod mapping;

@@ -59,6 +59,14 @@ enum Turn {
     Small { blocks: usize },
 }
 
+/// A block that is touched ahead to know its price, of a run that is known to be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    Huge,
+    Small { huge_ns: u64 },
+    Nothing,
+}
+
 impl Price {
     pub(super) fn new() -> Price {
         Price {
@@ -85,6 +93,16 @@ impl Price {
     fn untried(&self, turn: Turn) {
         if let Turn::TrySmall { huge_ns } = turn {
             self.huge_ns.store(huge_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Price::turn`], of blocks that may come in huge pages: whether they do, and the step after which it is to be
+    /// told of the time.
+    pub(super) fn turn_of_growth(&self, blocks: usize) -> (Huge, Tried) {
+        match self.turn(blocks) {
+            Turn::TryHuge => (Huge::Yes, Tried::Huge),
+            Turn::TrySmall { huge_ns } => (Huge::No, Tried::Small { huge_ns }),
+            Turn::Small { .. } => (Huge::No, Tried::Nothing),
         }
     }
 
@@ -126,6 +144,21 @@ impl Heap {
         let at = self.price.witness.swap(0, Ordering::Relaxed) as *mut u8;
         let Some(zone) = self.zone_of(at) else { return false };
         self.resident(zone, at, BLOCK_SIZE).is_some_and(|it| it >= BLOCK_FRAMES / TOUCHED_SHARE)
+    }
+
+    /// Touches a new block for its owner, to know its price.
+    pub(super) fn try_price(&self, zone: &PoolZone, block: usize, tried: Tried) {
+        let first = Pfn::of_block(block).0;
+        let touch = |frames| (first..first + frames).for_each(|frame| zone.touch(Pfn(frame)));
+        match tried {
+            Tried::Huge => {
+                self.price.tried_huge(timed(|| touch(TOUCHED_AHEAD)));
+            }
+            Tried::Small { huge_ns } => {
+                self.price.tried_small(timed(|| touch(BLOCK_FRAMES)), huge_ns);
+            }
+            Tried::Nothing => {}
+        }
     }
 
     /// Decides in which pages the new ones of a run's blocks come, before their owner touches them.

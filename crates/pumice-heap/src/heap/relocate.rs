@@ -58,8 +58,10 @@ impl Heap {
         if frames <= range.frames || !may_move || !is_worth_it() {
             return None;
         }
+        let way = self.way_to_grow(zone, range, frames)?;
         let run = self.get_pristine(zone, frames)?;
         self.settle(zone, &run, zone.kind.keeps());
+        let grown = whole_blocks(range).filter(|&block| zone.ledger().block(block).grown()).count();
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         let place = match unsafe { self.move_run(zone, range, run.range) } {
             Ok(place) => place,
@@ -75,7 +77,9 @@ impl Heap {
         let whole = whole_blocks(run.range);
         let moved = range.frames.div_ceil(BLOCK_FRAMES).min(whole.len());
         self.price_new(zone, whole.start + moved..whole.end);
-        self.hand_over(zone, range, run.range, place);
+        self.hand_over(zone, range, run.range, grown, place);
+        self.move_held(zone, range, run.range);
+        self.has_grown(zone, run.range, range.frames, way);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);
@@ -116,9 +120,17 @@ impl Heap {
         Some(new)
     }
 
-    /// Whether much of an allocation was never touched. `false` where that is not known.
+    /// Whether much of an allocation was never touched, or that may be and it is to be seen. `false` where that is not
+    /// known.
     pub fn is_sparse(&self, at: *const u8) -> bool {
-        self.run_at(at).is_ok_and(|(zone, range)| self.is_sparse_run(zone, range))
+        self.run_at(at).is_ok_and(|(zone, range)| match zone.kind {
+            // So long a run is copied where it was a guess, and would have grown beyond what may be one.
+            ZoneKind::Ready => {
+                range.frames >= LEAST_BLOCKS * BLOCK_FRAMES
+                    && self.classes.density(range.frames) != Density::Dense
+            }
+            ZoneKind::Demand => self.is_sparse_run(zone, range),
+        })
     }
 
     pub(super) fn is_sparse_run(&self, zone: &PoolZone, range: PageRange) -> bool {
@@ -160,27 +172,36 @@ impl Heap {
         Some(run)
     }
 
-    /// Updates the block words: the pages of `from` are those of `to` now.
-    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, place: Place) {
+    /// Updates the block words: the pages of `from` are those of `to` now, and the first `grown` blocks are advised.
+    fn hand_over(
+        &self,
+        zone: &PoolZone,
+        from: PageRange,
+        to: PageRange,
+        grown: usize,
+        place: Place,
+    ) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
         for (index, block) in new.clone().enumerate() {
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
             let word = zone.ledger().block(block).with_zeroed(false).with_tainted(true);
-            let word = word.with_hints(|it| it.with_advised(false).with_moved(true));
-            zone.set_owned(block, word.with_ready(was_ready));
+            let hints =
+                |it: Hints| it.with_advised(false).with_moved(true).with_grown(index < grown);
+            zone.set_owned(block, word.with_hints(hints).with_ready(was_ready));
         }
         if to.frames % BLOCK_FRAMES > 0 {
             // The tail ends in a block in parts, which is others' as well.
             zone.ledger().update_word(new.end, |word| {
                 let is_alike = !word.tainted() || word.hints().moved();
-                let hints = |it: Hints| it.with_advised(false).with_moved(is_alike);
+                let hints =
+                    |it: Hints| it.with_advised(false).with_moved(is_alike).with_grown(false);
                 Some(word.with_tainted(true).with_hints(hints))
             });
         }
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
-            let word = word.emptied().with_hints(|it| it.with_sampled(false));
+            let word = word.emptied().with_hints(|it| it.with_sampled(false).with_grown(false));
             zone.set_owned(block, word.with_tainted(word.tainted() && place != Place::Free));
         }
         match place {
@@ -197,7 +218,7 @@ impl Heap {
 
 /// Whether all of a run is there, and no attribute is set on a part of it, as far as its blocks say: a mapping that
 /// grows has its attributes everywhere.
-fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
+pub(super) fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
     if has_holes(zone, range) || has_lost(zone, range) {
         return false;
     }

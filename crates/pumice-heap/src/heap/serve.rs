@@ -493,6 +493,7 @@ impl Heap {
         if self.goes_on_elsewhere(zone, range, frames) {
             return false;
         }
+        let Some(way) = self.way_to_grow(zone, range, frames) else { return false };
         let end_block = range.end().0.div_ceil(BLOCK_FRAMES);
         if end_block == zone.ledger().grown() {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
@@ -509,6 +510,7 @@ impl Heap {
         self.make_room_in(zone);
         let now = PageRange { start: range.start, frames };
         self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
+        self.has_grown(zone, now, range.frames, way);
         true
     }
 

@@ -179,5 +179,5 @@ impl Heap {
 /// A whole block of a run has no attribute and no page any more.
 pub(super) fn set_settled(zone: &PoolZone, block: usize) {
     let word = zone.ledger().block(block).emptied().with_tainted(false);
-    zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
+    zone.set_owned(block, word.with_hints(|it| it.with_sampled(false).with_grown(false)));
 }

@@ -3,6 +3,7 @@
 mod bounds;
 mod engines;
 mod full;
+mod growth;
 mod held;
 mod nodes;
 mod policy;

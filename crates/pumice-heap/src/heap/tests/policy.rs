@@ -380,8 +380,8 @@ fn memory_that_is_held_and_hardly_touched_comes_in_small_pages() {
         let held: Vec<_> = (0..100).map(|_| get(heap, size, Content::Any)).collect();
         held.iter().for_each(|&at| touch(at, 1, 1));
         let pages: usize = held.iter().map(|&at| resident(heap, at, size)).sum();
-        // Memory that was there, and some huge pages.
-        assert!(pages < 2 * size / FRAME_SIZE + 12 * BLOCK_FRAMES, "{pages} of {size} bytes");
+        // Memory that was there, and some huge pages. One is touched now and then to know its price.
+        assert!(pages < 2 * size / FRAME_SIZE + 16 * BLOCK_FRAMES, "{pages} of {size} bytes");
         held.into_iter().for_each(|at| free(heap, at));
     }
 }
