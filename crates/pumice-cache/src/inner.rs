@@ -6,7 +6,7 @@
 //! direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
 //! still in the file: those that never were in memory since are zeros, and are not read.
 //!
-//! **Writes** of all threads are admitted here: not while the file is being cut off, nothing beyond its end, nothing
+//! **Writes** of all threads are admitted here: not while [`Change`] stops them, nothing beyond the file's end, nothing
 //! before its log. Writes in flight are counted in two epochs. A thread that waits for all begins the other, so that
 //! later writes do not keep it waiting. A page that reclaim cleans counts from before its word
 //! says that it is clean.
@@ -33,7 +33,7 @@ use super::settings::Options;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
 use pumice_io::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use pumice_io::sync::{contain, Condvar, Mutex, MutexGuard};
+use pumice_io::sync::{contain, pause_in_models, Condvar, Mutex, MutexGuard};
 use pumice_io::{BlockFile, Cached, FileRef, Opening};
 
 /// Pages written by one request at most.
@@ -91,11 +91,35 @@ impl Drop for Inner {
     }
 }
 
+/// How far a thread is that changes the file's length.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Still | Stopped | the device is to be told of another length |
+/// | Stopped | Still | it has been, or has refused |
+/// | Stopped | Forgetting | it has cut the file off: pages past the end are to go |
+/// | Forgetting | Still | they are gone |
+///
+/// A Stopped file waits for writes in flight and the device, and for nobody's guard. So a write that it puts off waits
+/// for no more than that: `put_off` says so, and before the next change may begin, the thread that changes the length
+/// writes that page, and wakes reclaim (`length::Resizing`). A file that is closed stays Stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Writes are admitted, and the file grows.
+    Still,
+    /// No write is admitted, and the file does not grow.
+    Stopped,
+    /// It does not grow: a page past the end would go. This waits for guards of pages that go.
+    Forgetting,
+}
+
 struct State {
     /// Writes in flight, by epoch.
     writing: [usize; 2],
     epoch: usize,
-    is_being_cut: bool,
+    change: Change,
+    /// The first page, counted from the file's start, of which a write was put off since [`Inner::take_put_off`].
+    put_off: Option<usize>,
     /// Pages that reclaimers have, which they clean and drop: since which epoch, and how many have each.
     held: BTreeMap<usize, (usize, usize)>,
     /// Those that any had since a `sync` asked for this.
@@ -134,7 +158,8 @@ impl Inner {
         let state = State {
             writing: [0; 2],
             epoch: 0,
-            is_being_cut: false,
+            change: Change::Still,
+            put_off: None,
             held: BTreeMap::new(),
             watched: None,
             given_up: 0,
@@ -236,19 +261,19 @@ impl Inner {
         self.len.store(len, Ordering::Release);
     }
 
-    /// Its length, once it is not being cut off.
+    /// Its length, once nobody changes it.
     pub fn len_uncut(&self) -> u64 {
         let mut state = self.state();
-        while state.is_being_cut {
+        while state.change != Change::Still {
             state = self.wait(state);
         }
         self.len()
     }
 
-    /// Makes it so long if it is as long as it was and not being cut off. Waits for nobody: the caller has a guard.
+    /// Makes it so long if it is as long as it was and nobody changes that. Waits for nobody: the caller has a guard.
     pub fn grow_from(&self, old: u64, len: u64) -> bool {
         let state = self.state();
-        let is_as_it_was = !state.is_being_cut && self.len() == old;
+        let is_as_it_was = state.change == Change::Still && self.len() == old;
         if is_as_it_was {
             self.set_len(len);
         }
@@ -418,10 +443,11 @@ impl Inner {
 
     /// Bytes beyond a length that was right a moment ago would be cut off.
     fn while_nothing_is_written<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.set_being_cut(true);
+        self.set_change(Change::Stopped);
         self.wait_for_writes();
+        pause_in_models();
         let result = work();
-        self.set_being_cut(false);
+        self.set_change(Change::Still);
         result
     }
 
@@ -457,11 +483,18 @@ impl Inner {
         }
     }
 
-    /// Admits no writes, and does not grow, or does again.
-    pub fn set_being_cut(&self, is_being_cut: bool) {
+    /// The next step of a change of the length.
+    pub fn set_change(&self, change: Change) {
         let mut state = self.state();
-        state.is_being_cut = is_being_cut;
+        state.change = change;
         self.wake(state);
+    }
+
+    /// The page of which a write was put off, when whoever began it has let go of it: nothing is put off any more.
+    pub fn take_put_off(&self) -> Option<usize> {
+        let page = self.state().put_off.take()?;
+        self.wait_for_hold(page);
+        Some(page)
     }
 
     // -- Errors -------------------------------------------------------------------------------------------------

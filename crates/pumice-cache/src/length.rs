@@ -1,12 +1,45 @@
 //! A file's length: growing, and cutting off.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use super::error::{CacheError, Result};
-use super::inner::pages_of;
+use super::inner::{pages_of, Change, Inner};
+use super::task::CacheTask;
 use super::view::{PageMut, View};
+use super::write_back::Writer;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::sync::atomic::{fence, Ordering};
+use pumice_io::sync::MutexGuard;
+
+/// The right to change a file's length, which one thread has at a time. Where writes were put off meanwhile, one is
+/// done and reclaim is woken before the next thread has it: else threads that change lengths without end would leave
+/// reclaim nothing that it may write. One only: reclaim can't evict what others are writing, and gives up where that is
+/// all.
+pub(super) struct Resizing<'f, 'c> {
+    task: &'f CacheTask<'c>,
+    file: &'f Arc<Inner>,
+    _one: MutexGuard<'f, ()>,
+}
+
+impl<'c> CacheTask<'c> {
+    /// Waits for whoever changes a file's length.
+    pub(super) fn resize<'f>(&'f self, file: &'f Arc<Inner>) -> Resizing<'f, 'c> {
+        Resizing { task: self, file, _one: file.resizing.lock() }
+    }
+}
+
+impl Drop for Resizing<'_, '_> {
+    fn drop(&mut self) {
+        let Some(page) = self.file.take_put_off() else { return };
+        let task = &self.task.task;
+        let mut writer = Writer::new(task, self.task.cache.files);
+        writer.write_alone(self.file, self.file.first_page + page);
+        writer.close();
+        task.wake_reclaim();
+    }
+}
 
 impl<'c> View<'_, 'c> {
     /// Makes the file so many bytes long. The added part reads as zeros. Pages in memory of the part
@@ -22,7 +55,7 @@ impl<'c> View<'_, 'c> {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock();
+        let _length = self.task.resize(&self.file);
         if len >= self.file.len() {
             self.grow(len)
         } else {
@@ -41,7 +74,7 @@ impl<'c> View<'_, 'c> {
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock();
+        let _length = self.task.resize(&self.file);
         let allocated = self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno));
         let grown = allocated.and_then(|()| self.grow(len)).and_then(|()| {
             // Bytes beyond its end there go with the next that can't be had.
@@ -111,14 +144,15 @@ impl<'c> View<'_, 'c> {
             return Err(self.resize_error(len, Errno::INVAL));
         }
         // A write beyond the end makes the file longer: nothing more is, until those pages are gone.
-        file.set_being_cut(true);
+        file.set_change(Change::Stopped);
         file.wait_for_writes();
         if let Err(errno) = file.data.set_len(len) {
-            file.set_being_cut(false);
+            file.set_change(Change::Still);
             return Err(self.resize_error(len, errno));
         }
         file.set_len_on_device(len);
         file.set_len(len);
+        file.set_change(Change::Forgetting);
         // SeqCst: pairs with that in `Inner::is_there`: a claim of a page sees the new length, or is met below.
         fence(Ordering::SeqCst);
         let first = pages_of(len);
@@ -127,7 +161,7 @@ impl<'c> View<'_, 'c> {
         file.dirty.remove(dirty);
         self.task.task.give_frames_back();
         file.nothing_from(first);
-        file.set_being_cut(false);
+        file.set_change(Change::Still);
         // Where the page can't be had, it is not in memory, and a read sees zeros after the end.
         let _ = self.clear_after(len);
         Ok(())

@@ -52,7 +52,7 @@
 //! cache's *opening* (to open or close a file) comes before all of them. A `sync` waits for guards, and has *syncing*
 //! only meanwhile, for which only another `sync` waits. A thread that makes a file longer waits for no guard but one of
 //! its last page. A thread that cuts it off waits for those of pages that go. Each says so. The log is asked under no
-//! lock but *syncing* and *scan*.
+//! lock but *syncing*, *resizing* and *scan*.
 
 mod bytes;
 mod checksum;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use shuttle::thread;
 
 use super::*;
+use pumice_frames::frame::Gfp;
 use pumice_io::fake::late::{Device, Faults, Late};
 use pumice_io::Engines;
 use pumice_paging::page_table::Atomic;
@@ -27,6 +28,8 @@ const PAGES: usize = 6;
 /// Frames that are free when the threads begin, and pages that may be in memory.
 const ROOM: usize = 24;
 const RESIDENT: usize = 3;
+/// Frames that are free where threads wait for some.
+const FEW: usize = 6;
 const TRIES: usize = 5000;
 /// Moments at which the power may fail, in each run.
 const CRASHES: usize = 50;
@@ -455,4 +458,76 @@ fn shuttle_no_sync_succeeds_after_one_that_failed() {
 fn shuttle_fill_evict_overwrite_cut() {
     check(CUTTERS, Left::Some, Faults::default());
     check(CUTTERS, Left::Some, FAULTY);
+}
+
+/// Cuts pages off that nobody has, and adds them again.
+fn change_lengths(view: &View<'_, '_>) {
+    view.set_len(((PAGES - 1) * FRAME_SIZE) as u64).expect("shorter");
+    view.set_len((PAGES * FRAME_SIZE) as u64).expect("longer");
+}
+
+/// A thread writes back beside one that changes the length: what that put off is written when it is over.
+#[test]
+fn shuttle_what_a_change_of_the_length_puts_off_is_written_after_it() {
+    let once = || {
+        let stage = Stage::new(Faults::default());
+        let file = stage.open();
+        let (cache, paging, space) = (stage.cache, stage.paging, stage.shared.space);
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        add(&view, &stage.disk, 0);
+        let flusher = thread::spawn(move || {
+            let task = cache.task().expect("room");
+            cache.flush(&task.task, true);
+        });
+        (0..4).for_each(|_| change_lengths(&view));
+        flusher.join().expect("no panic");
+        assert_eq!(file.dirty(), 0, "it was put off for good");
+        drop(view);
+        drop(task);
+        let kswapd = thread::spawn(move || paging.kswapd(space).expect("room"));
+        stage.end(file, kswapd);
+    };
+    shuttle::check_random(once, ITERATIONS);
+}
+
+/// A thread waits for frames, and reclaim finds only pages that it may not write since the length is being changed: it
+/// is told when that is over.
+#[test]
+fn shuttle_reclaim_goes_on_after_a_change_of_the_length() {
+    let stalls = Arc::new(Mutex::new(0));
+    let all = Arc::clone(&stalls);
+    let once = move || {
+        let mut stage = Stage::new(Faults::default());
+        let file = stage.open();
+        stage.kept = stage.model.keep_all_but(FEW);
+        let (cache, paging, space) = (stage.cache, stage.paging, stage.shared.space);
+        let kswapd = thread::spawn(move || paging.kswapd(space).expect("room"));
+        let (own, disk) = (file.clone(), Arc::clone(&stage.disk));
+        let writer = thread::spawn(move || {
+            let task = cache.task().expect("room");
+            let view = task.view(&own).expect("room");
+            // Only `kswapd` writes.
+            let _scope = task.task.gfp_scope(Gfp::NOFS);
+            for page in (0..PAGES - 1).chain(0..PAGES - 1) {
+                add(&view, &disk, page);
+                task.task.lru_drain();
+            }
+        });
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        // Relaxed: one of shuttle's threads runs at a time.
+        let is_over = |_: &usize| stage.disk.counts[PAGES - 2].load(Ordering::Relaxed) == 2;
+        let last = (0..TRIES).inspect(|_| change_lengths(&view)).find(is_over);
+        assert!(last.is_some(), "nobody tells reclaim");
+        writer.join().expect("no panic");
+        *all.lock().expect("no panic") += cache.counts().allocstall;
+        drop(view);
+        drop(task);
+        stage.end(file, kswapd);
+    };
+    shuttle::check_random(once, ITERATIONS);
+    let stalls = *stalls.lock().expect("no panic");
+    eprintln!("{stalls} waits");
+    assert!(stalls > ITERATIONS as u64 / 10);
 }

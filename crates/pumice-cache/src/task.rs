@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{CacheError, Result};
 use super::fill::Fills;
-use super::inner::Inner;
+use super::inner::{Change, Inner};
 use super::write_back::Writer;
 use super::{Cache, FileTask};
 use pumice_frames::sys::lock::Backoff;
@@ -157,7 +157,7 @@ impl<'c> CacheTask<'c> {
         let syncing = inner.syncing.lock();
         inner.is_closed.store(true, Ordering::Relaxed);
         drop(syncing);
-        inner.set_being_cut(true);
+        inner.set_change(Change::Stopped);
         inner.set_len(0);
         inner.wait_for_writes();
         let pages = inner.first_page..inner.first_page + inner.room;
@@ -201,7 +201,7 @@ impl<'c> CacheTask<'c> {
         // After the waits only: a thread that held a guard may extend the file. And only if it must be: a thread that
         // extends the file may wait for a guard of this thread's, for reading.
         if file.is_longer_than_on_device() {
-            let _length = file.resizing.lock();
+            let _length = self.resize(file);
             file.catch_up_on_device().map_err(error)?;
         }
         let durable = file.make_durable();

@@ -133,7 +133,7 @@ impl<'w, 'c> Writer<'w, 'c> {
             result = result.and(self.wait_for_held(file));
             // A page that waits for the file's length goes when that is as it is to be, whatever the log says.
             if has_failed && self.refused.iter().any(|&(_, refused)| refused == Refused::Log) {
-                self.refused.retain(|&(_, refused)| refused == Refused::Length);
+                self.refused.retain(|&(_, refused)| refused != Refused::Log);
                 result = Err(file.log_error());
             }
             if !self.refused.is_empty() {
@@ -149,15 +149,20 @@ impl<'w, 'c> Writer<'w, 'c> {
     pub fn retry(&mut self) {
         self.drain();
         for (file, page) in std::mem::take(&mut self.failed) {
-            // A `sync` meanwhile finds the page dirty, or its write in flight.
-            let scan = file.scan.lock();
-            // Somebody has it: it is dirty, and marked.
-            let Some(begun) = self.task.begin_write_back(page) else { continue };
-            self.add(&file, begun);
-            self.submit(&file);
-            drop(scan);
-            self.drain();
+            self.write_alone(&file, page);
         }
+    }
+
+    /// Writes a page, by its number in the space, and waits for that.
+    pub fn write_alone(&mut self, file: &Arc<Inner>, page: usize) {
+        // A `sync` meanwhile finds the page dirty, or its write in flight.
+        let scan = file.scan.lock();
+        // Somebody has it: it is dirty, and marked.
+        let Some(begun) = self.task.begin_write_back(page) else { return };
+        self.add(file, begun);
+        self.submit(file);
+        drop(scan);
+        self.drain();
     }
 
     /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,

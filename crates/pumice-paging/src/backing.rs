@@ -68,6 +68,9 @@ pub enum Refusal {
     /// The first of them must not be written yet: something has to be on disk before, and is not. It stays, and others
     /// go.
     NotNow,
+    /// No write is begun at the moment. That ends by itself, waiting for nobody but the device, and whoever ends it
+    /// wakes reclaim ([`Task::wake_reclaim`](crate::space::Task::wake_reclaim)). The first stays, and others go.
+    Stopped,
     /// There is no room for any.
     Full,
     /// None can be written, for an error.

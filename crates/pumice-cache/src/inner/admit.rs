@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Admitted, Inner, FRAME, MOST_PAGES};
+use super::{Admitted, Change, Inner, FRAME, MOST_PAGES};
 use crate::error::CacheError;
 use pumice_io::engine::Piece;
 use pumice_io::sync::atomic::Ordering;
@@ -20,7 +20,9 @@ pub const WRITE_DEPTH: usize = 32;
 pub enum Refused {
     /// It waits for the log.
     Log,
-    /// The file's length is being changed, or ends before it by now; or the file is the parent's of this process.
+    /// The file's length is being changed on the device.
+    Stopped,
+    /// The file ends before it by now, or is the parent's of this process.
     Length,
 }
 
@@ -34,8 +36,11 @@ pub struct Write {
 }
 
 impl From<Refused> for Refusal {
-    fn from(_: Refused) -> Refusal {
-        Refusal::NotNow
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Stopped => Refusal::Stopped,
+            Refused::Log | Refused::Length => Refusal::NotNow,
+        }
     }
 }
 
@@ -47,20 +52,26 @@ impl Inner {
     /// The pages' bytes are at these addresses, and nobody changes them.
     pub unsafe fn admit(
         &self,
-        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
+        pages: impl Iterator<Item = (usize, NonNull<u8>)> + Clone,
     ) -> Result<Admitted, Refused> {
         if !self.maker.is_here() {
             return Err(Refused::Length);
         }
-        let len = self.len();
-        // SAFETY: the caller's promise.
-        let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
-        let (first, many, bytes) = may_go.unwrap_or(Err(Refused::Log))?;
-        let mut state = self.state();
-        // Cut off since its length was looked at: a page that was whole may be the end of the file now.
-        if state.is_being_cut || self.len() < len {
-            return Err(Refused::Length);
-        }
+        let (mut state, first, many, bytes) = loop {
+            let len = self.len();
+            // SAFETY: the caller's promise.
+            let may_go = self.ask(|| unsafe { self.first_to_go(pages.clone(), len) });
+            let (first, many, bytes) = may_go.unwrap_or(Err(Refused::Log))?;
+            let mut state = self.state();
+            if state.change == Change::Stopped {
+                state.put_off.get_or_insert(first);
+                return Err(Refused::Stopped);
+            }
+            // Else it was cut off since its length was looked at: a page that was whole may be the end of the file now.
+            if self.len() >= len {
+                break (state, first, many, bytes);
+            }
+        };
         let epoch = state.epoch;
         state.writing[epoch] += 1;
         drop(state);

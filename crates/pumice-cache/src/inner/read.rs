@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use super::{pages_of, Inner, FRAME, READ_ERRORS};
+use super::{pages_of, Change, Inner, FRAME, READ_ERRORS};
 use crate::error::CacheError;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::engine::Direction;
@@ -66,7 +66,7 @@ impl Inner {
         unsafe { queue.submit(request, ()) }.map_err(|(errno, ())| errno)?;
         let mut went = Ok(());
         queues.drain(queue, |(), result| went = result);
-        if went.is_err() && (self.state().is_being_cut || !self.is_whole(page)) {
+        if went.is_err() && (self.state().change != Change::Still || !self.is_whole(page)) {
             // The file ended before it, which is an error to a queue only.
             return self.read_plainly(page, from, into);
         }

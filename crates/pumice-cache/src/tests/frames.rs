@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 
 use super::*;
 use pumice_io::engine::{self, Completion, Direction, Engine, Request};
@@ -78,20 +79,25 @@ unsafe impl Engine for Slow {
     }
 }
 
+/// Threads that write, and how often each does.
+const THREADS: u64 = 16;
+const TIMES: u64 = 400;
 /// Pages of the file.
 const PAGES: usize = 1200;
-/// Writes to the file are admitted in between.
+/// Between syncs.
 const GAP: Duration = Duration::from_millis(1);
+
+/// For a cache all of which may be dirty.
+fn undisturbed() -> Settings {
+    Settings { dirty_background: usize::MAX, dirty_most: usize::MAX, ..settings(512) }
+}
 
 /// Many threads write into a cache, all of which may be dirty. Another thread does something to the file again and
 /// again. Returns how often there was no frame for a writer, and how often a thread reclaimed for itself.
 fn count_refusals(name: &str, meanwhile: impl Fn(&View<'_, '_>)) -> (u64, u64) {
-    const THREADS: u64 = 16;
-    const TIMES: u64 = 400;
     let scratch = Scratch::new(name);
     let engines = Slow::engines(Duration::from_micros(100));
-    let (dirty_background, dirty_most) = (usize::MAX, usize::MAX);
-    let settings = Settings { engines, dirty_background, dirty_most, ..settings(512) };
+    let settings = Settings { engines, ..undisturbed() };
     let (refused, mut stalls) = (AtomicU64::new(0), 0);
     with_file(&settings, &scratch, |cache, _, file, view| {
         view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
@@ -131,15 +137,20 @@ fn count_refusals(name: &str, meanwhile: impl Fn(&View<'_, '_>)) -> (u64, u64) {
     (refused.into_inner(), stalls)
 }
 
-/// No page of a file is written while its length changes, and all pages may be dirty then.
+/// No page of a file is written while the device is told of another length, which is so nearly always here, and all
+/// pages may be dirty then. Changes do not go by without writes: a write is put off by one at most.
 #[test]
 fn writers_wait_for_frames_while_a_file_changes_its_length() {
+    let changes = AtomicU64::new(0);
     let (refused, stalls) = count_refusals("frames-length", |view| {
+        changes.fetch_add(1, Ordering::Relaxed);
         let len = view.len();
         view.set_len(len - FRAME_SIZE as u64).expect("shorter");
         view.set_len(len).expect("longer");
-        std::thread::sleep(GAP);
     });
+    let changes = changes.into_inner();
+    eprintln!("{changes} changes");
+    assert!(changes < THREADS * TIMES, "writers starve");
     assert!(refused == 0 && stalls > 0, "{refused} refused, {stalls} stalls");
 }
 
@@ -179,5 +190,60 @@ fn who_has_all_frames_is_told_that_there_is_none() {
         assert!(matches!(whole, Err(CacheError::Space(VmError::OutOfFrames(_)))), "{whole:?}");
         guards.clear();
         view.overwrite(1000, &[1; FRAME_SIZE]).expect("there are frames now");
+    });
+}
+
+/// Writes to twice as many pages as there are frames, which all may be dirty, while a thread cuts a page off.
+fn write_beside_a_cut(
+    cache: &Cache<'_>,
+    file: &File,
+    meanwhile: impl FnOnce(ScopedJoinHandle<'_, ()>),
+) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let task = cache.task().expect("room");
+            let view = task.view(file).expect("room");
+            view.set_len(((PAGES - 1) * FRAME_SIZE) as u64).expect("shorter");
+        });
+        while file.inner.resizing.try_lock().is_some() {
+            std::thread::yield_now();
+        }
+        meanwhile(scope.spawn(|| {
+            let task = cache.task().expect("room");
+            let view = task.view(file).expect("room");
+            for page in 0..PAGES - 1 {
+                view.overwrite(page, &[1; FRAME_SIZE]).expect("a frame");
+            }
+        }));
+    });
+    assert_eq!(file.pages(), PAGES - 1);
+}
+
+/// It waits for guards of pages that go, however long that is: pages that stay are written.
+#[test]
+fn who_cuts_a_file_off_and_waits_for_a_guard_keeps_no_page_from_the_device() {
+    let scratch = Scratch::new("frames-guard");
+    with_file(&undisturbed(), &scratch, |cache, _, file, view| {
+        view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
+        let guard = view.read(PAGES - 1).expect("there");
+        write_beside_a_cut(cache, file, |writer| {
+            writer.join().expect("there are frames");
+            drop(guard);
+        });
+    });
+}
+
+/// Where the device takes longer to cut a file off than reclaim tries pages that must not be written, writers wait.
+#[test]
+fn writers_wait_for_a_device_that_is_slow_to_cut_a_file_off() {
+    let scratch = Scratch::new("frames-slow-cut");
+    with_file(&undisturbed(), &scratch, |cache, _, file, view| {
+        view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
+        let slow = file.inner.data.fails.set_len.lock().expect("no panic");
+        write_beside_a_cut(cache, file, |writer| {
+            std::thread::sleep(Duration::from_secs(3));
+            drop(slow);
+            writer.join().expect("there are frames");
+        });
     });
 }

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::inner::Change;
 
 /// A log of which somebody else says how far it is durable. The page's first word is the position it needs.
 #[derive(Default)]
@@ -199,7 +200,7 @@ fn a_log_that_has_failed_is_not_blamed_for_what_waits_for_the_length() {
         log.has_failed.store(true, Ordering::SeqCst);
         let synced = || {
             // As a thread that changes the length has it, until the device has said that there is no room.
-            file.inner.set_being_cut(true);
+            file.inner.set_change(Change::Stopped);
             std::thread::scope(|scope| {
                 let syncing = scope.spawn(|| {
                     let task = cache.task().expect("room");
@@ -208,7 +209,7 @@ fn a_log_that_has_failed_is_not_blamed_for_what_waits_for_the_length() {
                 });
                 std::thread::sleep(Duration::from_millis(20));
                 assert!(!syncing.is_finished(), "it waits for that");
-                file.inner.set_being_cut(false);
+                file.inner.set_change(Change::Still);
                 syncing.join().expect("no panic")
             })
         };

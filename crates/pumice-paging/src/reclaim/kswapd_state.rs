@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | Absent | Awake | the thread begins |
 //! | Awake | Stuck | a round has no more to try, or all pages of a round must not be written yet |
-//! | Stuck | Awake | frames became free, a page came back, or a thread asked for frames |
+//! | Stuck | Awake | frames became free, a page came back or may be written, or a thread asked for frames |
 //! | Awake | Asleep | enough frames are free, or other reclaimers write as much as may be written |
 //! | Stuck | Resting | it pauses |
 //! | Resting | Asleep | as from Stuck to Awake |

@@ -9,6 +9,7 @@
 //! | a batch frees frames | it is over, and all is open again |
 //! | a cache gives frames | it is over; it still counts that all tables were looked at |
 //! | most pages of a batch must not be written yet | too many such batches end it |
+//! | most of them are stopped, or that and the above | none: whoever stops them wakes reclaim |
 //! | a batch is fruitless | it ends where nothing was left to choose, or too many pages were tried |
 //! | it ends, and no page was overlooked | there is no more to try |
 
@@ -40,6 +41,8 @@ pub(super) struct Progress {
     /// Pages of the batch, and those of them that must not be written yet.
     chosen: usize,
     refused: usize,
+    /// Pages of the batch of which no write is begun at the moment.
+    stopped: usize,
     /// Writes that failed and that the zone has not been told of.
     failures: usize,
     is_at_end: bool,
@@ -49,7 +52,7 @@ pub(super) struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Freed,
-    /// Most of its pages must not be written yet.
+    /// Most of its pages must not be written yet, or not at the moment.
     PutOff,
     Fruitless,
 }
@@ -84,11 +87,15 @@ impl Progress {
 
     /// So many pages are the batch.
     pub fn note_chosen(&mut self, pages: usize) {
-        (self.chosen, self.refused) = (pages, 0);
+        (self.chosen, self.refused, self.stopped) = (pages, 0, 0);
     }
 
     pub fn note_refused(&mut self) {
         self.refused += 1;
+    }
+
+    pub fn note_stopped(&mut self) {
+        self.stopped += 1;
     }
 
     pub fn note_failure(&mut self) {
@@ -104,11 +111,12 @@ impl Progress {
     /// nothing is in flight: once in a `pause`, however often a reclaimer that pauses is woken.
     pub fn end_batch(&mut self, freed: usize, is_idle: bool, pause: Option<Duration>) -> Outcome {
         let (chosen, refused) = (take(&mut self.chosen), take(&mut self.refused));
+        let stopped = take(&mut self.stopped);
         if freed > 0 {
             *self = Progress { is_at_end: self.is_at_end, ..Progress::default() };
             Outcome::Freed
-        } else if refused * 2 > chosen {
-            if is_idle && self.is_next_pause(pause) {
+        } else if (refused + stopped) * 2 > chosen {
+            if refused > stopped && is_idle && self.is_next_pause(pause) {
                 self.put_off += 1;
             }
             Outcome::PutOff

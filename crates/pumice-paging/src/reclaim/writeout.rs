@@ -157,6 +157,10 @@ impl<P: Policy + Send> Round<'_, P> {
                     self.progress.note_refused();
                     self.stay(dirty.drain(..1));
                 }
+                Err(Refusal::Stopped) => {
+                    self.progress.note_stopped();
+                    self.stay(dirty.drain(..1));
+                }
                 Err(refusal) => {
                     let pages = rest.len();
                     self.stay(dirty.drain(..pages));

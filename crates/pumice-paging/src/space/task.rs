@@ -140,6 +140,13 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         zone.and_then(|zone| self.let_others_run(|| reclaim(zone))).unwrap_or(false)
     }
 
+    /// Writes that reclaim had to put off may be begun now: it tries again, for which this does not wait.
+    #[doc(hidden)]
+    pub fn wake_reclaim(&self) {
+        let _scope = self.gfp_scope(Gfp::NOWAIT);
+        self.reclaim();
+    }
+
     /// A frame of the reserve, for a page that is to come from swap: its slot is free then, and another
     /// can go. So it goes on where swap and memory are full.
     #[cold]
