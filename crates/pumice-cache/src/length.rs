@@ -24,7 +24,7 @@ pub(super) struct Resizing<'f, 'c> {
 }
 
 impl<'c> CacheTask<'c> {
-    /// Waits for whoever changes a file's length.
+    /// Waits while another thread changes a file's length.
     pub(super) fn resize<'f>(&'f self, file: &'f Arc<Inner>) -> Resizing<'f, 'c> {
         Resizing { task: self, file, _one: file.resizing.lock() }
     }

@@ -466,7 +466,7 @@ fn change_lengths(view: &View<'_, '_>) {
     view.set_len((PAGES * FRAME_SIZE) as u64).expect("longer");
 }
 
-/// A thread writes back beside one that changes the length: what that put off is written when it is over.
+/// A thread writes back beside one that changes the length. Pages that this put off are written when it is over.
 #[test]
 fn shuttle_what_a_change_of_the_length_puts_off_is_written_after_it() {
     let once = || {

@@ -74,7 +74,7 @@ fn small_requests_go_to_the_allocator_that_was_asked_for() {
     assert!(stderr(&unknown).contains("tcmalloc"), "{}", stderr(&unknown));
 }
 
-/// The C library's allocator is told, and so is what the caller told it. A setting of the caller's comes last: it counts.
+/// The C library's allocator is told, beside what its caller told it. A setting of the caller's comes last, and counts.
 #[test]
 fn the_c_library_is_told_to_use_huge_pages() {
     let told = |mut command: Command, before: Option<&str>| {

@@ -165,7 +165,7 @@ impl Heap {
         // A run that grew was not handed out to be looked at.
         if is_sample || density == Density::Unknown {
             if !whole.is_empty() && zone.ledger().block(whole.start).grown() {
-                // What is resident was made so by advice.
+                // Advice has made more resident than was touched.
                 let eighths = self.written_eighths(zone, range);
                 self.classes.learn(range.frames, eighths, PLACES);
                 let in_blocks = eighths * BLOCK_FRAMES / PLACES;

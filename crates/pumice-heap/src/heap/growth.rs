@@ -6,7 +6,7 @@
 //!
 //! - it is full if each of eight places in what it gained last has content. Residence tells nothing of huge pages, or
 //!   of memory that was only read;
-//! - no more is advised than the run has, and nothing while too much is held that is hardly touched. What is advised
+//! - no more is advised than the run has, and nothing while too much is held that is hardly touched. Advised memory
 //!   counts there ([`super::held`]);
 //! - huge pages may be dear ([`super::price`]);
 //! - a run on which the program has set attributes stays as it is;

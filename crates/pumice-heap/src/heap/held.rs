@@ -26,12 +26,16 @@
 //! The program may have unmapped such memory, or forbidden itself to read it: so the kernel copies the places, which
 //! fails then. A witness that nobody can look at is taken for seen, as all are under a seccomp filter.
 
+mod places;
+
 use super::classes::{held_bit, scattered};
 use super::retain::subtract;
 use super::{Content, Heap, PoolZone, ZoneKind};
 use core::{array, slice};
-use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use pumice_frames::frame::{Dirt, Native, Run};
+pub(super) use places::PLACES;
+use places::{in_same_block, is_dirty, mark, places, sum, sum_of_page};
+use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::frame::{Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::sys::mem;
 use rustix::io::Errno;
@@ -62,19 +66,14 @@ const MOST_PATIENCE: usize = 4;
 const MOST_LOOKS: usize = 2;
 
 const WITNESSES: usize = 64;
-pub(super) const PLACES: usize = 8;
 /// So many places are written, and more, where a run is touched.
 const FEW_WRITTEN: usize = PLACES / 4;
 /// Bytes that are looked at first of a page: most programs write those.
 const FIRST_BYTES: usize = 64;
-/// Bytes of a page that are copied at a time: little, on somebody's stack.
-const PIECE: usize = 1024;
 /// Pages of which all bytes are looked at, at most.
 const WHOLE_PAGES: usize = 4;
 /// Pages of a huge page that are looked at where a program has advised to use them.
 const PAGES_OF_HUGE: usize = 16;
-/// The mark, but for the place's address: a number like any other.
-const MARK: u64 = 0x6d3b_95e1_07c8_f25f;
 
 /// A witness was found to be hardly touched.
 const IS_UNUSED: usize = 1;
@@ -568,52 +567,4 @@ impl Heap {
     fn is_there(&self, zone: &PoolZone, place: usize) -> bool {
         self.resident(zone, place as *mut u8, FRAME_SIZE) != Some(0)
     }
-}
-
-/// A sum of the bytes of a page that begins with `sum`: zero for zeros, and another one where it was written, but for
-/// chances that do not matter here.
-fn sum(sum: u64, bytes: &[u8]) -> u64 {
-    bytes.chunks_exact(size_of::<u64>()).fold(sum, |sum, word| {
-        let word = u64::from_ne_bytes(array::from_fn(|nth| word[nth]));
-        (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    })
-}
-
-/// [`sum`] of a page that its owner may have unmapped.
-fn sum_of_page(page: usize) -> Result<u64, Errno> {
-    (0..FRAME_SIZE).step_by(PIECE).try_fold(0, |so_far, offset| {
-        let mut piece = [[0; PIECE]];
-        mem::copy_own([page + offset], [true], &mut piece)?;
-        Ok(sum(so_far, &piece[0]))
-    })
-}
-
-/// Another page of a page's block.
-fn in_same_block(page: usize, nth: usize) -> usize {
-    let start = page & !(BLOCK_SIZE - 1);
-    start + scattered((page + nth) as u64) as usize % BLOCK_FRAMES * FRAME_SIZE
-}
-
-fn mark(place: usize) -> u64 {
-    MARK ^ place as u64
-}
-
-/// Addresses of pages all over a run's whole blocks, or all over a run within a block.
-fn places(at: usize, frames: usize) -> [usize; PLACES] {
-    let frames = if frames < BLOCK_FRAMES { frames } else { frames / BLOCK_FRAMES * BLOCK_FRAMES };
-    array::from_fn(|nth| {
-        let (start, end) = (nth * frames / PLACES, (nth + 1) * frames / PLACES);
-        let within = scattered((at + nth) as u64) as usize % (end - start).max(1);
-        at + (start + within) * FRAME_SIZE
-    })
-}
-
-/// Whether what a new run has at a place is nothing to anybody, and need not be zero.
-fn is_dirty(zone: &PoolZone, run: &Run, place: usize) -> bool {
-    let Some(pfn) = zone.pfn(place as *const u8) else { return false };
-    if run.range.frames >= BLOCK_FRAMES {
-        return !zone.ledger().block(pfn.block()).zeroed();
-    }
-    let Pfn(frame) = pfn;
-    run.dirt.ranges::<Native>().any(|range| range.contains(&(frame % BLOCK_FRAMES)))
 }

@@ -127,7 +127,7 @@ fn runs_that_grow_and_are_hardly_touched_stay_within_the_budget() {
     all.into_iter().for_each(|at| free(heap, at));
 }
 
-/// What is resident was made so by advice, and teaches nothing.
+/// Advice has made more resident than was touched: that teaches nothing.
 #[test]
 fn pages_that_advice_has_brought_are_not_taken_for_touched() {
     let heap = heap(0, u64::MAX);
