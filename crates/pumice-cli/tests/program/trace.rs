@@ -116,8 +116,16 @@ fn children_programs_and_threads_are_followed() {
 
 #[test]
 fn waits_are_not_interrupted() {
-    let Some(traced) = trace(&[], &[&touches(), "sleepy", "512", "1500"]) else { return };
-    assert!(traced.output.status.success(), "{}", stderr(&traced.output));
+    // A thread that enters a call at the very moment of a stop is interrupted (docs/trace.md): seldom.
+    let mut said = String::new();
+    for _ in 0..4 {
+        let Some(traced) = trace(&[], &[&touches(), "sleepy", "512", "1500"]) else { return };
+        if traced.output.status.success() {
+            return;
+        }
+        said = stderr(&traced.output);
+    }
+    panic!("{said}");
 }
 
 #[test]

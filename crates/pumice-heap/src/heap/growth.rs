@@ -8,7 +8,7 @@
 //!   of memory that was only read;
 //! - no more is advised than the run has, and nothing while too much is held that is hardly touched. Advised memory
 //!   counts there ([`super::held`]);
-//! - huge pages may be dear ([`super::price`]);
+//! - huge pages may be dear ([`super::price`]): from then on it comes in small ones as well;
 //! - a run on which the program has set attributes stays as it is;
 //! - a run that is one mapping stays one, or two where it was not full: under a filter of the program's, one of several
 //!   can't be moved, and a process has only so many.
@@ -33,12 +33,12 @@ use pumice_frames::sys::mem::{Huge, Memory};
 pub(super) enum Way {
     /// As all of the ready zone does.
     Ready,
-    /// In huge pages, a block of which is to be priced.
-    Huge(Tried),
-    /// Within its last block, in the pages of that block.
+    /// It is full: in huge pages, where they are cheap.
+    Full,
+    /// Within its last block, which is advised.
     Within,
-    /// In small pages, of which a block is to be priced.
-    Small(Tried),
+    /// In small pages.
+    Small,
 }
 
 impl Heap {
@@ -50,17 +50,16 @@ impl Heap {
         frames: usize,
     ) -> Option<Way> {
         let added = frames - run.frames;
-        let small = Way::Small(Tried::Nothing);
         let is_long = run.frames >= BLOCK_FRAMES;
         if zone.kind == ZoneKind::Demand && (!is_long || self.is_quiet()) {
-            return Some(small);
+            return Some(Way::Small);
         }
         let whole = whole_blocks(run);
         let end = run.start.0 + frames;
         let blocks = (end / BLOCK_FRAMES).saturating_sub(run.end().0.div_ceil(BLOCK_FRAMES));
         let has_grown = |block| zone.ledger().block(block).grown();
         if zone.kind == ZoneKind::Demand && blocks == 0 {
-            return Some(if has_grown(whole.end - 1) { Way::Within } else { small });
+            return Some(if has_grown(whole.end - 1) { Way::Within } else { Way::Small });
         }
         self.look_at_held(added);
         if self.is_too_much_held() {
@@ -70,20 +69,14 @@ impl Heap {
             !self.is_too_much_held() && (added <= run.frames || self.may_hold_unseen(added));
         if zone.kind == ZoneKind::Ready {
             let is_known = self.classes.density(frames) == Density::Dense;
-            return (is_known || may_hold || !is_long).then_some(Way::Ready);
+            return (is_known || may_hold).then_some(Way::Ready);
         }
         let was_full = !has_grown(whole.start) || has_grown(whole.end - 1);
         let gained = added.min(run.frames);
         let last = PageRange { start: Pfn(run.end().0 - gained), frames: gained };
         let is_full = || self.written_eighths(zone, last) == PLACES;
-        if !(may_hold && added <= run.frames && was_full && is_alike(zone, run) && is_full()) {
-            return Some(small);
-        }
-        self.is_seen(zone, run);
-        Some(match self.price.turn_of_growth(blocks) {
-            (Huge::Yes, tried) => Way::Huge(tried),
-            (Huge::No, tried) => Way::Small(tried),
-        })
+        let may_go_on = may_hold && added <= run.frames && was_full && is_alike(zone, run);
+        Some(if may_go_on && is_full() { Way::Full } else { Way::Small })
     }
 
     /// A run has grown in this way, where it stood or not; its first frames hold what they held.
@@ -92,27 +85,27 @@ impl Heap {
         let new = PageRange { start: Pfn(end), frames: run.frames - held };
         let had_grown =
             run.frames >= BLOCK_FRAMES && zone.ledger().block(run.start.block()).grown();
-        let tried = match way {
+        let first = end.div_ceil(BLOCK_FRAMES);
+        let (huge, tried) = match way {
             Way::Ready => return self.grow_held(zone, run, held),
-            Way::Huge(tried) => {
-                self.advise(zone, if had_grown { new } else { run }, Huge::Yes);
-                self.grow_held(zone, run, held);
-                tried
-            }
-            Way::Within => {
-                self.advise(zone, new, Huge::Yes);
-                Tried::Nothing
-            }
-            Way::Small(tried) => {
-                if had_grown {
-                    // A mapping that was moved has its advice wherever it grows.
-                    self.advise(zone, new, Huge::No);
-                }
-                tried
-            }
+            Way::Full => self.price.turn_of_growth(run.end().block() - first),
+            Way::Within => (Huge::Yes, Tried::Nothing),
+            Way::Small => (Huge::No, Tried::Nothing),
         };
+        if way == Way::Full {
+            self.is_seen(zone, run);
+        }
+        match huge {
+            Huge::Yes => self.advise(zone, if had_grown { new } else { run }, Huge::Yes),
+            // A mapping that was moved has its advice wherever it grows.
+            Huge::No if had_grown => self.advise(zone, new, Huge::No),
+            Huge::No => {}
+        }
+        if huge == Huge::Yes && way == Way::Full {
+            self.grow_held(zone, run, held);
+        }
         if tried != Tried::Nothing {
-            self.try_price(zone, end.div_ceil(BLOCK_FRAMES), tried);
+            self.try_price(zone, first, tried);
         }
     }
 

@@ -57,10 +57,11 @@ impl Heap {
         // Any block will do that is not always the same one.
         let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
         // A mapping that had a page before it was split is one again when the advice is as it was: `retire`.
-        let is_small = fault_in_small(zone, pick..pick + 1, TOUCHED_AHEAD)
-            && set_huge(zone, pick, Huge::No)
-            && zone.discard(pick..pick + 1);
-        if is_small {
+        let is_small =
+            fault_in_small(zone, pick..pick + 1, TOUCHED_AHEAD) && set_huge(zone, pick, Huge::No);
+        if is_small && !zone.discard(pick..pick + 1) {
+            set_huge(zone, pick, Huge::Yes);
+        } else if is_small {
             let word = zone.ledger().block(pick);
             zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
         }
