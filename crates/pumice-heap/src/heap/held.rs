@@ -186,6 +186,15 @@ impl Held {
         &self.witnesses[scattered((at / FRAME_SIZE) as u64) as usize % WITNESSES]
     }
 
+    /// A run's witness and its word, if the run is one.
+    #[inline]
+    fn own(&self, zone: &PoolZone, range: PageRange) -> Option<(&Witness, usize)> {
+        let at = zone.address(range.start) as usize;
+        let witness = self.of(at);
+        let word = witness.word.load(Ordering::Relaxed);
+        (word & ADDRESS == at).then_some((witness, word))
+    }
+
     #[cfg(test)]
     pub(super) fn unseen(&self) -> usize {
         self.unseen.load(Ordering::Relaxed)
@@ -309,10 +318,7 @@ impl Heap {
     /// A run is about to be freed.
     #[inline]
     pub(super) fn end_held(&self, zone: &PoolZone, range: PageRange) {
-        let at = zone.address(range.start) as usize;
-        let witness = self.held.of(at);
-        let word = witness.word.load(Ordering::Relaxed);
-        if word & ADDRESS == at {
+        if let Some((witness, word)) = self.held.own(zone, range) {
             self.end_witness_freed(witness, word);
         }
     }
@@ -344,10 +350,7 @@ impl Heap {
     pub(super) fn grow_held(&self, zone: &PoolZone, range: PageRange, had: usize) {
         let added = range.frames - had;
         let given = self.held.given.fetch_add(added, Ordering::Relaxed) + added;
-        let at = zone.address(range.start) as usize;
-        let witness = self.held.of(at);
-        let word = witness.word.load(Ordering::Relaxed);
-        if word & ADDRESS == at {
+        if let Some((witness, word)) = self.held.own(zone, range) {
             // Its marks lie in other places.
             let now = word & (ADDRESS | IS_UNUSED | IS_HUGE);
             let relaxed = Ordering::Relaxed;
@@ -370,14 +373,13 @@ impl Heap {
 
     /// A run stands elsewhere now: if it is a witness, it stays one, without its marks.
     pub(super) fn move_held(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
-        let (from_at, at) = (zone.address(from.start) as usize, zone.address(to.start) as usize);
-        let (old, new, relaxed) = (self.held.of(from_at), self.held.of(at), Ordering::Relaxed);
-        let word = old.word.load(relaxed);
-        if word & ADDRESS != from_at
-            || old.word.compare_exchange(word, 0, relaxed, relaxed).is_err()
-        {
+        let relaxed = Ordering::Relaxed;
+        let Some((old, word)) = self.held.own(zone, from) else { return };
+        if old.word.compare_exchange(word, 0, relaxed, relaxed).is_err() {
             return;
         }
+        let at = zone.address(to.start) as usize;
+        let new = self.held.of(at);
         let weight = old.weight.load(relaxed);
         if new.word.compare_exchange(0, IS_UNUSED, relaxed, relaxed).is_err() {
             // The next one stands for as much more.
@@ -398,20 +400,14 @@ impl Heap {
 
     /// All of a run was seen to be written: if it is a witness, it counts no more.
     pub(super) fn is_seen(&self, zone: &PoolZone, range: PageRange) {
-        let at = zone.address(range.start) as usize;
-        let witness = self.held.of(at);
-        let word = witness.word.load(Ordering::Relaxed);
-        if word & ADDRESS == at {
+        if let Some((witness, word)) = self.held.own(zone, range) {
             self.end_witness(witness, word, &Finding::Seen);
         }
     }
 
     /// Looks at a run that may be a witness, whose owner has had time to fill it.
     pub(super) fn look_at_own(&self, zone: &PoolZone, range: PageRange) {
-        let at = zone.address(range.start) as usize;
-        let witness = self.held.of(at);
-        let word = witness.word.load(Ordering::Relaxed);
-        if word & ADDRESS == at {
+        if let Some((witness, word)) = self.held.own(zone, range) {
             self.look_at(witness, word);
         }
     }

@@ -41,7 +41,8 @@ fn who_asks_reclaims_for_itself() {
         let work = || {
             std::thread::scope(|scope| {
                 for seed in 1..5 {
-                    scope.spawn(move || use_pages(space, FRAMES / 2, FRAMES, seed));
+                    // More than there is memory, also where no two run at a time.
+                    scope.spawn(move || use_pages(space, FRAMES + FRAMES / 4, FRAMES, seed));
                 }
             });
         };
