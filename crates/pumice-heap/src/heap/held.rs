@@ -222,14 +222,13 @@ impl Heap {
         self.held.unseen.load(Ordering::Relaxed) > self.may_be_unseen()
     }
 
-    /// Whether so many frames more that are hardly touched would not be too much.
+    /// Whether so many frames more that are hardly touched would not be much: a guess that was wrong has no size held.
     pub(super) fn may_hold_unseen(&self, frames: usize) -> bool {
-        self.held.unseen.load(Ordering::Relaxed) + frames <= self.may_be_unseen()
+        self.held.unseen.load(Ordering::Relaxed) + frames <= self.may_be_unseen() / MUCH_OF * MUCH
     }
 
     fn is_much_held(&self) -> bool {
-        let unseen = self.held.unseen.load(Ordering::Relaxed);
-        unseen > self.may_be_unseen() / MUCH_OF * MUCH
+        !self.may_hold_unseen(0)
     }
 
     /// Before a request: looks at witnesses, if there is a reason.

@@ -145,14 +145,14 @@ fn pages_that_advice_has_brought_are_not_taken_for_touched() {
 #[test]
 fn a_guess_that_was_wrong_grows_no_further() {
     let heap = heap(0, u64::MAX);
-    let at = get(heap, 20 * MIB, Content::Any);
+    let at = get(heap, 16 * MIB, Content::Any);
     assert!(heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready);
     assert_eq!(grow(heap, at, 1024 * MIB), None, "it would be huge pages");
     assert!(heap.is_sparse(at), "no page of it is copied that holds nothing");
-    let at = grow(heap, at, 40 * MIB).expect("the other half may be filled");
-    assert_eq!(grow(heap, at, 80 * MIB), None, "it is not");
-    fill(at, 40 * MIB);
-    assert!(grow(heap, at, 80 * MIB).is_some());
+    let at = grow(heap, at, 32 * MIB).expect("the other half may be filled");
+    assert_eq!(grow(heap, at, 64 * MIB), None, "it is not");
+    fill(at, 32 * MIB);
+    assert!(grow(heap, at, 64 * MIB).is_some());
 }
 
 #[test]

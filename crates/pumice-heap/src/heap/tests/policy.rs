@@ -299,13 +299,13 @@ fn the_first_long_requests_come_in_huge_pages_as_far_as_the_budget_goes() {
         !is_ready(short) && !is_ready(zeros),
         "it could not be looked at, it may be left as it is"
     );
-    let first = get(heap, 20 << 20, Content::Any);
+    let first = get(heap, 16 << 20, Content::Any);
     assert!(is_ready(first));
     let second = get(heap, 10 << 20, Content::Any);
     assert!(!is_ready(second), "both may be left as they are");
     // It was looked at.
     free(heap, first);
-    assert!(!is_ready(get(heap, 20 << 20, Content::Any)));
+    assert!(!is_ready(get(heap, 16 << 20, Content::Any)));
 }
 
 #[test]
