@@ -20,7 +20,7 @@ use super::classes::Density;
 use super::held::PLACES;
 use super::hints::WithHints;
 use super::mapping::advised;
-use super::price::Tried;
+use super::price::Turn;
 use super::relocate::is_alike;
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};
@@ -86,26 +86,23 @@ impl Heap {
         let had_grown =
             run.frames >= BLOCK_FRAMES && zone.ledger().block(run.start.block()).grown();
         let first = end.div_ceil(BLOCK_FRAMES);
-        let (huge, tried) = match way {
-            Way::Ready => return self.grow_held(zone, run, held),
-            Way::Full => self.price.turn_of_growth(run.end().block() - first),
-            Way::Within => (Huge::Yes, Tried::Nothing),
-            Way::Small => (Huge::No, Tried::Nothing),
-        };
-        if way == Way::Full {
-            self.is_seen(zone, run);
-        }
-        match huge {
-            Huge::Yes => self.advise(zone, if had_grown { new } else { run }, Huge::Yes),
+        match way {
+            Way::Ready => self.grow_held(zone, run, held),
+            Way::Within => self.advise(zone, new, Huge::Yes),
+            Way::Full => {
+                self.is_seen(zone, run);
+                let turn = self.price.turn(run.end().block() - first);
+                if turn == Turn::TryHuge {
+                    self.advise(zone, if had_grown { new } else { run }, Huge::Yes);
+                    self.grow_held(zone, run, held);
+                } else if had_grown {
+                    self.advise(zone, new, Huge::No);
+                }
+                self.try_price(zone, first, turn);
+            }
             // A mapping that was moved has its advice wherever it grows.
-            Huge::No if had_grown => self.advise(zone, new, Huge::No),
-            Huge::No => {}
-        }
-        if huge == Huge::Yes && way == Way::Full {
-            self.grow_held(zone, run, held);
-        }
-        if tried != Tried::Nothing {
-            self.try_price(zone, first, tried);
+            Way::Small if had_grown => self.advise(zone, new, Huge::No),
+            Way::Small => {}
         }
     }
 
@@ -125,7 +122,8 @@ impl Heap {
                 });
             }
         }
-        // SAFETY: advice on committed memory, which changes no content. A kernel without huge pages refuses it.
+        // Refused by a kernel without huge pages, and where there is no room for another mapping: it stays as it is.
+        // SAFETY: advice on committed memory, which changes no content.
         let _ = unsafe { zone.memory().set_huge(zone.address(part.start), part.bytes(), huge) };
     }
 }

@@ -50,21 +50,13 @@ pub(super) struct Price {
 
 /// The way in which new blocks come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     /// A huge page, timed; the rest comes as the kernel gives it.
     TryHuge,
     /// Small pages, timed, of one block, after a huge page that took so long.
     TrySmall { huge_ns: u64 },
     /// Small pages for so many blocks.
     Small { blocks: usize },
-}
-
-/// A block that is touched ahead to know its price, of a run that is known to be filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tried {
-    Huge,
-    Small { huge_ns: u64 },
-    Nothing,
 }
 
 impl Price {
@@ -78,7 +70,7 @@ impl Price {
     }
 
     /// The way of the first of so many new blocks, or of several.
-    fn turn(&self, blocks: usize) -> Turn {
+    pub(super) fn turn(&self, blocks: usize) -> Turn {
         let less = |left: usize| (left > 0).then(|| left.saturating_sub(blocks));
         if let Ok(left) = self.small_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
             return Turn::Small { blocks: left.min(blocks) };
@@ -93,16 +85,6 @@ impl Price {
     fn untried(&self, turn: Turn) {
         if let Turn::TrySmall { huge_ns } = turn {
             self.huge_ns.store(huge_ns, Ordering::Relaxed);
-        }
-    }
-
-    /// As [`Price::turn`], of blocks that may come in huge pages: whether they do, and the step after which it is to be
-    /// told of the time.
-    pub(super) fn turn_of_growth(&self, blocks: usize) -> (Huge, Tried) {
-        match self.turn(blocks) {
-            Turn::TryHuge => (Huge::Yes, Tried::Huge),
-            Turn::TrySmall { huge_ns } => (Huge::No, Tried::Small { huge_ns }),
-            Turn::Small { .. } => (Huge::No, Tried::Nothing),
         }
     }
 
@@ -146,18 +128,18 @@ impl Heap {
         self.resident(zone, at, BLOCK_SIZE).is_some_and(|it| it >= BLOCK_FRAMES / TOUCHED_SHARE)
     }
 
-    /// Touches a new block for its owner, to know its price.
-    pub(super) fn try_price(&self, zone: &PoolZone, block: usize, tried: Tried) {
+    /// Touches a new block of a run that is known to be filled, to know its price.
+    pub(super) fn try_price(&self, zone: &PoolZone, block: usize, turn: Turn) {
         let first = Pfn::of_block(block).0;
         let touch = |frames| (first..first + frames).for_each(|frame| zone.touch(Pfn(frame)));
-        match tried {
-            Tried::Huge => {
+        match turn {
+            Turn::TryHuge => {
                 self.price.tried_huge(timed(|| touch(TOUCHED_AHEAD)));
             }
-            Tried::Small { huge_ns } => {
+            Turn::TrySmall { huge_ns } => {
                 self.price.tried_small(timed(|| touch(BLOCK_FRAMES)), huge_ns);
             }
-            Tried::Nothing => {}
+            Turn::Small { .. } => {}
         }
     }
 

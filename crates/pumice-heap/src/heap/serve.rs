@@ -98,32 +98,28 @@ impl Heap {
         };
         self.classes.note_content(frames, content);
         let is_sample = self.classes.is_sample(frames, density);
-        let is_growing = density == Density::Unknown
-            && may_guess
-            && content == Content::Any
-            && self.has_for_growing(node, frames);
         let is_long = blocks >= SAMPLE_BLOCKS;
-        let is_there =
-            density == Density::Unknown && (is_growing || self.has_ready_for(node, frames));
-        let may_be_written = content == Content::Any && may_guess && is_long;
-        let there = match density {
-            // With fewer blocks it would not be looked at.
-            Density::Unknown if !is_there && may_be_written => {
-                self.get_there(node, blocks, tail, align.div_ceil(BLOCK_FRAMES))
-            }
-            _ => None,
+        let is_unknown = density == Density::Unknown;
+        let may_be_written = is_unknown && may_guess && content == Content::Any;
+        let is_growing = may_be_written && self.has_for_growing(node, frames);
+        let is_there = is_growing || is_unknown && self.has_ready_for(node, frames);
+        // With fewer blocks it would not be looked at.
+        let there = match may_be_written && is_long && !is_there {
+            true => self.get_there(node, blocks, tail, align.div_ceil(BLOCK_FRAMES)),
+            false => None,
         };
         let from_ready = match density {
             // Runs within a block are looked at when they come from the demand zone only.
             Density::Dense | Density::Likely => !is_sample || is_long,
             Density::Unknown => {
-                let is_guess = may_be_written && !self.is_quiet() && self.may_hold_unseen(frames);
+                let is_guess =
+                    may_be_written && is_long && !self.is_quiet() && self.may_hold_unseen(frames);
                 is_there || there.is_some() || is_guess
             }
             Density::Sparse => false,
         };
         // To look at memory that is there would cost it.
-        let is_new = density != Density::Unknown || !is_there && there.is_none();
+        let is_new = !is_unknown || !is_there && there.is_none();
         let can_look = !from_ready || is_new && is_long;
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
@@ -147,7 +143,7 @@ impl Heap {
             ZoneKind::Demand if is_sample => self.begin_sample_in_demand(zone, &mut run),
             _ => {}
         }
-        if density == Density::Unknown && content == Content::Any {
+        if is_unknown && content == Content::Any {
             self.lessons.may_grow(zone.address(run.range.start));
         }
         self.count_hit(zone, &run);
