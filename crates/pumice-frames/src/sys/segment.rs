@@ -212,27 +212,16 @@ pub fn status(id: u32) -> Result<Status, Errno> {
 }
 
 /// All segments that this process may read, with their numbers: those that were made last first, as a rule. One that is
-/// made meanwhile may take the place of one of them in the count, and hide it.
+/// there all the time is among them, whatever is made and removed meanwhile: it stays at its index, and each index is
+/// looked at.
 ///
 /// # Errors
 /// As shmctl(2), where it tells of none.
 pub fn all() -> Result<impl Iterator<Item = (u32, Status)>, Errno> {
-    // The answer of this call is the highest index in use. The structure it fills is a shorter one, which begins with
-    // the number of segments that there are.
-    let (highest, info) = ask(0, SHM_INFO)?;
-    let mut left = info.key as u32;
-    let mut indices = (0..=highest).rev();
-    Ok(core::iter::from_fn(move || {
-        while left > 0 {
-            let answer = ask(indices.next()?, SHM_STAT);
-            // Of an index without a segment; others' may not be looked at.
-            left -= u32::from(!matches!(answer, Err(Errno::INVAL)));
-            if answer.is_ok() {
-                return answer.ok();
-            }
-        }
-        None
-    }))
+    // The answer of this call is the highest index in use. The structure it fills is a shorter one.
+    let (highest, _) = ask(0, SHM_INFO)?;
+    // Of an index without a segment there is no answer; others' may not be looked at.
+    Ok((0..=highest).rev().filter_map(|index| ask(index, SHM_STAT).ok()))
 }
 
 fn ask(id: u32, command: usize) -> Result<(u32, Status), Errno> {
@@ -363,6 +352,26 @@ mod tests {
         unmap(again);
         assert!(attach(id, LEN, own()).is_err());
         assert!(all().expect("shmctl").all(|(listed, _)| listed != id));
+    }
+
+    #[test]
+    fn one_that_stays_is_found_whatever_comes_and_goes() {
+        let (id, at) = create(LEN).expect("shared memory");
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                for _ in 0..2000 {
+                    // Of some there are later ones before they go: their indices are free below the highest.
+                    let early = create(LEN).expect("shared memory").1;
+                    let later = [(); 8].map(|()| create(LEN).expect("shared memory").1);
+                    unmap(early);
+                    later.map(unmap);
+                }
+            });
+            while !others.is_finished() {
+                assert!(all().expect("shmctl").any(|(listed, _)| listed == id));
+            }
+        });
+        unmap(at);
     }
 
     #[test]
