@@ -364,7 +364,7 @@ mod tests {
                     let early = create(LEN).expect("shared memory").1;
                     let later = [(); 8].map(|()| create(LEN).expect("shared memory").1);
                     unmap(early);
-                    later.map(unmap);
+                    later.into_iter().for_each(unmap);
                 }
             });
             while !others.is_finished() {

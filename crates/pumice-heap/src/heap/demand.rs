@@ -166,7 +166,7 @@ impl Heap {
         if is_sample || density == Density::Unknown {
             if !whole.is_empty() && zone.ledger().block(whole.start).grown() {
                 // Advice has made more resident than was touched.
-                let eighths = self.written_eighths(zone, range);
+                let Some(eighths) = self.written_eighths(zone, range) else { return };
                 self.classes.learn(range.frames, eighths, PLACES);
                 let in_blocks = eighths * BLOCK_FRAMES / PLACES;
                 return self.classes.learn_of_blocks(range.frames, in_blocks, 1);

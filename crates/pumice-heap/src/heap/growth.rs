@@ -4,17 +4,18 @@
 //! goes on in huge pages, as in the ready zone: it is advised, and each time that it grows its new part. It comes in
 //! small pages for good from when it is not full. By then some of it may be in huge pages that nobody filled. So
 //!
-//! - it is full if each of eight places in what it gained last has content. Residence tells nothing of huge pages, or
-//!   of memory that was only read;
-//! - no more is advised than the run has, and nothing while too much is held that is hardly touched. Advised memory
+//! - it is full if each of eight places in its later half has content, and in its end of the length that it gains now.
+//!   Before the first time, when all of it is advised, the places lie all over it. Residence tells nothing of huge
+//!   pages, or of memory that was only read;
+//! - no more is advised than the run has, and nothing while too much is held that is hardly touched. The new part
 //!   counts there ([`super::held`]);
 //! - huge pages may be dear ([`super::price`]): from then on it comes in small ones as well;
-//! - a run on which the program has set attributes stays as it is;
+//! - a run on which the program has set attributes gets no advice;
 //! - a run that is one mapping stays one, or two where it was not full: under a filter of the program's, one of several
 //!   can't be moved, and a process has only so many.
 //!
 //! In the ready zone, growth counts in the same way. Where it would be too much, and the new size is not known to be
-//! touched, the run does not grow there.
+//! touched, the new part comes in small pages.
 
 use super::classes::Density;
 use super::held::PLACES;
@@ -31,35 +32,28 @@ use pumice_frames::sys::mem::{Huge, Memory};
 /// The way in which a run is about to grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As all of the ready zone does.
-    Ready,
-    /// It is full: in huge pages, where they are cheap.
-    Full,
-    /// Within its last block, which is advised.
+    /// In huge pages: in the ready zone as all is there, in the demand zone where they are cheap.
+    Huge,
+    /// In the demand zone, within its last block, which is advised.
     Within,
     /// In small pages.
     Small,
 }
 
 impl Heap {
-    /// The way in which a run is to grow to so many frames; `None`: not in its zone.
-    pub(super) fn way_to_grow(
-        &self,
-        zone: &PoolZone,
-        run: PageRange,
-        frames: usize,
-    ) -> Option<Way> {
+    /// The way in which a run is to grow to so many frames, in its zone.
+    pub(super) fn way_to_grow(&self, zone: &PoolZone, run: PageRange, frames: usize) -> Way {
         let added = frames - run.frames;
         let is_long = run.frames >= BLOCK_FRAMES;
         if zone.kind == ZoneKind::Demand && (!is_long || self.is_quiet()) {
-            return Some(Way::Small);
+            return Way::Small;
         }
         let whole = whole_blocks(run);
-        let end = run.start.0 + frames;
-        let blocks = (end / BLOCK_FRAMES).saturating_sub(run.end().0.div_ceil(BLOCK_FRAMES));
         let has_grown = |block| zone.ledger().block(block).grown();
-        if zone.kind == ZoneKind::Demand && blocks == 0 {
-            return Some(if has_grown(whole.end - 1) { Way::Within } else { Way::Small });
+        let end_of_last = run.end().0.next_multiple_of(BLOCK_FRAMES);
+        if zone.kind == ZoneKind::Demand && run.start.0 + frames <= end_of_last {
+            let is_advised = has_grown(whole.end - 1) && is_alike(zone, run);
+            return if is_advised { Way::Within } else { Way::Small };
         }
         self.look_at_held(added);
         if self.is_too_much_held() {
@@ -69,58 +63,99 @@ impl Heap {
             !self.is_too_much_held() && (added <= run.frames || self.may_hold_unseen(added));
         if zone.kind == ZoneKind::Ready {
             let is_known = self.classes.density(frames) == Density::Dense;
-            return (is_known || may_hold).then_some(Way::Ready);
+            // Without calls there is no advice.
+            return if is_known || may_hold || self.is_quiet() { Way::Huge } else { Way::Small };
         }
-        let was_full = !has_grown(whole.start) || has_grown(whole.end - 1);
-        let gained = added.min(run.frames);
-        let last = PageRange { start: Pfn(run.end().0 - gained), frames: gained };
-        let is_full = || self.written_eighths(zone, last) == PLACES;
+        let had_grown = has_grown(whole.start);
+        let was_full = !had_grown || has_grown(whole.end - 1);
         let may_go_on = may_hold && added <= run.frames && was_full && is_alike(zone, run);
-        Some(if may_go_on && is_full() { Way::Full } else { Way::Small })
+        let later = if had_grown { run.frames / 2 } else { run.frames };
+        let is_full = |frames: usize| {
+            let last = PageRange { start: Pfn(run.end().0 - frames), frames };
+            self.written_eighths(zone, last) == Some(PLACES)
+        };
+        if may_go_on && is_full(added) && (later <= added || is_full(later)) {
+            Way::Huge
+        } else {
+            Way::Small
+        }
     }
 
     /// A run has grown in this way, where it stood or not; its first frames hold what they held.
     pub(super) fn has_grown(&self, zone: &PoolZone, run: PageRange, held: usize, way: Way) {
         let end = run.start.0 + held;
         let new = PageRange { start: Pfn(end), frames: run.frames - held };
-        let had_grown =
-            run.frames >= BLOCK_FRAMES && zone.ledger().block(run.start.block()).grown();
-        let first = end.div_ceil(BLOCK_FRAMES);
-        match way {
-            Way::Ready => self.grow_held(zone, run, held),
-            Way::Within => self.advise(zone, new, Huge::Yes),
-            Way::Full => {
+        let whole = whole_blocks(PageRange { start: run.start, frames: held });
+        let was_advised = |block: Option<usize>| {
+            block.is_some_and(|block| whole.contains(&block) && zone.ledger().block(block).grown())
+        };
+        match (zone.kind, way) {
+            (ZoneKind::Ready, Way::Huge | Way::Within) => {
+                if was_advised(whole.end.checked_sub(1)) {
+                    // A mapping that was moved has its advice wherever it grows.
+                    self.advise(zone, new, Huge::Yes);
+                }
+                self.grow_held(zone, run, held);
+            }
+            (ZoneKind::Ready, Way::Small) => {
+                let start = end.next_multiple_of(BLOCK_FRAMES).min(run.end().0);
+                let frames = run.end().0 - start;
+                if is_alike(zone, run) {
+                    self.advise(zone, PageRange { start: Pfn(start), frames }, Huge::No);
+                }
+            }
+            (ZoneKind::Demand, Way::Within) => self.advise(zone, new, Huge::Yes),
+            (ZoneKind::Demand, Way::Huge) => {
                 self.is_seen(zone, run);
-                let turn = self.price.turn(run.end().block() - first);
-                if turn == Turn::TryHuge {
-                    self.advise(zone, if had_grown { new } else { run }, Huge::Yes);
-                    self.grow_held(zone, run, held);
-                } else if had_grown {
+                self.go_on_in_huge(zone, run, held, was_advised(Some(whole.start)));
+            }
+            (ZoneKind::Demand, Way::Small) => {
+                // As above.
+                if zone.ledger().block(run.end().0.div_ceil(BLOCK_FRAMES) - 1).tainted()
+                    && was_advised(Some(whole.start))
+                    && is_alike(zone, run)
+                {
                     self.advise(zone, new, Huge::No);
                 }
-                self.try_price(zone, first, turn);
             }
-            // A mapping that was moved has its advice wherever it grows.
-            Way::Small if had_grown => self.advise(zone, new, Huge::No),
-            Way::Small => {}
         }
     }
 
-    /// Advises the kernel, if the program has not just forbidden calls that `malloc` would not make.
+    /// A run of the demand zone that was full has grown.
+    fn go_on_in_huge(&self, zone: &PoolZone, run: PageRange, held: usize, had_grown: bool) {
+        let end = run.start.0 + held;
+        let new = PageRange { start: Pfn(end), frames: run.frames - held };
+        let first = end.div_ceil(BLOCK_FRAMES);
+        let blocks = run.end().block().saturating_sub(first);
+        // Less than a block has no price.
+        let turn = (blocks > 0).then(|| self.price.turn(blocks));
+        if turn.is_none_or(|turn| turn == Turn::TryHuge) {
+            self.advise(zone, if had_grown { new } else { run }, Huge::Yes);
+            self.grow_held(zone, run, held);
+        } else if had_grown {
+            self.advise(zone, new, Huge::No);
+        }
+        if let Some(turn) = turn {
+            self.try_price(zone, first, turn);
+        }
+    }
+
+    /// Advises the kernel, if the program has not just forbidden calls that `malloc` would not make. What is advised is
+    /// tainted, and *grown* where the advice is another one than its zone's.
     fn advise(&self, zone: &PoolZone, part: PageRange, huge: Huge) {
-        if self.is_quiet() {
+        if self.is_quiet() || part.frames == 0 {
             return;
         }
-        if huge == Huge::Yes {
-            zone.marks.prepare();
-            let blocks = part.start.block()..part.end().0.div_ceil(BLOCK_FRAMES);
-            for block in blocks {
-                zone.ledger().update_word(block, |word| match word.state() {
-                    BlockState::Whole => Some(advised(word).with_hints(|it| it.with_grown(true))),
-                    BlockState::Parts => Some(advised(word)),
-                    _ => None,
-                });
-            }
+        zone.marks.prepare();
+        let is_other = zone.kind.huge() != huge;
+        for block in part.start.block()..part.end().0.div_ceil(BLOCK_FRAMES) {
+            zone.ledger().update_word(block, |word| match word.state() {
+                BlockState::Whole if is_other => {
+                    Some(advised(word).with_hints(|it| it.with_grown(true)))
+                }
+                BlockState::Whole | BlockState::Parts => Some(advised(word)),
+                _ => None,
+            });
         }
         // Refused by a kernel without huge pages, and where there is no room for another mapping: it stays as it is.
         // SAFETY: advice on committed memory, which changes no content.

@@ -214,7 +214,12 @@ impl Held {
 impl Heap {
     /// Frames that may be in use without being seen.
     fn may_be_unseen(&self) -> usize {
-        UNSEEN + self.footprint.in_use() / SHARE + self.held.late.load(Ordering::Relaxed)
+        self.may_be_guessed() + self.held.late.load(Ordering::Relaxed)
+    }
+
+    /// Frames of these that may be had on a guess: a program that fills some memory late says nothing of other memory.
+    fn may_be_guessed(&self) -> usize {
+        UNSEEN + self.footprint.in_use() / SHARE
     }
 
     /// Whether more is hardly touched than may be. Nothing is guessed then.
@@ -224,11 +229,12 @@ impl Heap {
 
     /// Whether so many frames more that are hardly touched would not be much: a guess that was wrong has no size held.
     pub(super) fn may_hold_unseen(&self, frames: usize) -> bool {
-        self.held.unseen.load(Ordering::Relaxed) + frames <= self.may_be_unseen() / MUCH_OF * MUCH
+        let unseen = self.held.unseen.load(Ordering::Relaxed);
+        unseen + frames <= self.may_be_guessed() / MUCH_OF * MUCH
     }
 
     fn is_much_held(&self) -> bool {
-        !self.may_hold_unseen(0)
+        self.held.unseen.load(Ordering::Relaxed) > self.may_be_unseen() / MUCH_OF * MUCH
     }
 
     /// Before a request: looks at witnesses, if there is a reason.
@@ -370,6 +376,31 @@ impl Heap {
         }
     }
 
+    /// A run is about to be cut to so many frames: if it is a witness, what is left of it stays one, without its marks.
+    #[inline]
+    pub(super) fn cut_held(&self, zone: &PoolZone, range: PageRange, kept: usize) {
+        if let Some((witness, word)) = self.held.own(zone, range) {
+            self.cut_witness(witness, word, kept);
+        }
+    }
+
+    #[cold]
+    fn cut_witness(&self, witness: &Witness, word: usize, kept: usize) {
+        let relaxed = Ordering::Relaxed;
+        let (frames, skipped) = (witness.frames.load(relaxed), witness.skipped.load(relaxed));
+        if kept <= skipped {
+            return self.end_witness(witness, word, &Finding::Gone);
+        }
+        let now = word & (ADDRESS | IS_UNUSED | IS_HUGE);
+        if kept < frames && witness.word.compare_exchange(word, now, relaxed, relaxed).is_ok() {
+            witness.frames.store(kept, relaxed);
+            let cut = |weight: usize| weight / (frames - skipped) * (frames - kept);
+            let weight = witness.weight.load(relaxed);
+            witness.weight.store(weight - cut(weight), relaxed);
+            subtract(&self.held.unseen, cut(weight));
+        }
+    }
+
     /// A run stands elsewhere now: if it is a witness, it stays one, without its marks.
     pub(super) fn move_held(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
         let relaxed = Ordering::Relaxed;
@@ -397,7 +428,7 @@ impl Heap {
         new.word.store(at | word & (IS_UNUSED | IS_HUGE), relaxed);
     }
 
-    /// All of a run was seen to be written: if it is a witness, it counts no more.
+    /// All of a run is taken for written: if it is a witness, it counts no more.
     pub(super) fn is_seen(&self, zone: &PoolZone, range: PageRange) {
         if let Some((witness, word)) = self.held.own(zone, range) {
             self.end_witness(witness, word, &Finding::Seen);
@@ -412,18 +443,19 @@ impl Heap {
     }
 
     /// How many of eight places all over a range were written, as far as the content tells. Memory that is there tells
-    /// nothing where huge pages are.
-    pub(super) fn written_eighths(&self, zone: &PoolZone, range: PageRange) -> usize {
+    /// nothing where huge pages are. `None` where nobody may look: under a filter, or where a place is unmapped.
+    pub(super) fn written_eighths(&self, zone: &PoolZone, range: PageRange) -> Option<usize> {
+        if self.is_quiet() {
+            return None;
+        }
         let places = places(zone.address(range.start) as usize, range.frames);
         let is_there = |nth: usize| self.is_there(zone, places[nth]);
         let mut looked = Looked { written: 0, left: array::from_fn(is_there) };
         let mut bytes = [[0; FIRST_BYTES]; PLACES];
-        if mem::copy_own(places, looked.left, &mut bytes).is_err() {
-            return 0;
-        }
+        mem::copy_own(places, looked.left, &mut bytes).ok()?;
         looked.note(|nth| bytes[nth] != [0; FIRST_BYTES]);
         looked.note(|nth| sum_of_page(places[nth]).is_ok_and(|sum| sum != 0));
-        looked.written
+        Some(looked.written)
     }
 
     #[cold]

@@ -74,9 +74,13 @@ impl Heap {
                 let word = zone.ledger().block(*block);
                 word.state() == BlockState::Whole && word.hints().sampled()
             };
-            (0..zone.ledger().grown()).filter(is_sampled).for_each(|block| {
+            for block in (0..zone.ledger().grown()).filter(is_sampled) {
                 set_huge(zone, block, Huge::Yes);
-            });
+                zone.ledger().update_word(block, |word| {
+                    let is_whole = word.state() == BlockState::Whole;
+                    is_whole.then(|| word.with_hints(|it| it.with_sampled(false)))
+                });
+            }
         }
     }
 
@@ -108,6 +112,18 @@ impl Heap {
         let Some(mut pages) = pages else { return };
         if pages == Pages::There && self.give_back_in_trimmed(zone, end) {
             pages = Pages::Gone;
+        }
+        let whole = whole_blocks(end.range);
+        let not_looked_at = match pages {
+            Pages::Gone => whole.start + end.kept / BLOCK_FRAMES..whole.end,
+            Pages::There => end.cut().filter(|cut| *cut < whole.end).map_or(0..0, |it| it..it + 1),
+        };
+        for block in not_looked_at {
+            let word = zone.ledger().block(block);
+            if word.hints().sampled() {
+                set_huge(zone, block, Huge::Yes);
+                zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
+            }
         }
         let freed_ready =
             self.put_end(zone, end, pages, Rest::of(Want::Dirty), |block, word| match end.cut() {

@@ -15,6 +15,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::classes::Density;
+use super::growth::Way;
 use super::hints::{Hints, WithHints};
 use super::mapping::{has_holes, has_lost};
 use super::moves::{Moved, Place};
@@ -58,15 +59,25 @@ impl Heap {
         if frames <= range.frames || !may_move || !is_worth_it() {
             return None;
         }
-        let way = self.way_to_grow(zone, range, frames)?;
         let run = self.get_pristine(zone, frames)?;
         self.settle(zone, &run, zone.kind.keeps());
-        let grown = whole_blocks(range).filter(|&block| zone.ledger().block(block).grown()).count();
+        let way = self.way_to_grow(zone, range, frames);
+        let blocks = whole_blocks(range).zip(whole_blocks(run.range));
+        // Kept there from before the move, which may make the old blocks new.
+        let keep_grown = |is_kept: bool| {
+            for (old, new) in blocks.clone() {
+                let grown = is_kept && zone.ledger().block(old).grown();
+                let word = zone.ledger().block(new);
+                zone.set_owned(new, word.with_hints(|it| it.with_grown(grown)));
+            }
+        };
+        keep_grown(true);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         let place = match unsafe { self.move_run(zone, range, run.range) } {
             Ok(place) => place,
             Err(Moved::Lost) => return None,
             Err(Moved::Yes | Moved::No) => {
+                keep_grown(false);
                 zone.ledger().put_range(run.range, |_, word| word.emptied());
                 return None;
             }
@@ -76,8 +87,10 @@ impl Heap {
         }
         let whole = whole_blocks(run.range);
         let moved = range.frames.div_ceil(BLOCK_FRAMES).min(whole.len());
-        self.price_new(zone, whole.start + moved..whole.end);
-        self.hand_over(zone, range, run.range, grown, place);
+        if way != Way::Small {
+            self.price_new(zone, whole.start + moved..whole.end);
+        }
+        self.hand_over(zone, range, run.range, place);
         self.move_held(zone, range, run.range);
         self.has_grown(zone, run.range, range.frames, way);
         self.add_in_use(zone, frames - range.frames);
@@ -173,20 +186,15 @@ impl Heap {
     }
 
     /// Updates the block words: the pages of `from` are those of `to` now, and the first `grown` blocks are advised.
-    fn hand_over(
-        &self,
-        zone: &PoolZone,
-        from: PageRange,
-        to: PageRange,
-        grown: usize,
-        place: Place,
-    ) {
+    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, place: Place) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
         for (index, block) in new.clone().enumerate() {
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
             let word = zone.ledger().block(block).with_zeroed(false).with_tainted(true);
-            let hints =
-                |it: Hints| it.with_advised(false).with_moved(true).with_grown(index < grown);
+            let hints = |it: Hints| {
+                let grown = index < old.len() && it.offered();
+                it.with_advised(false).with_moved(true).with_grown(grown)
+            };
             zone.set_owned(block, word.with_hints(hints).with_ready(was_ready));
         }
         if to.frames % BLOCK_FRAMES > 0 {

@@ -3,6 +3,7 @@
 use core::ptr::NonNull;
 
 use super::classes::Density;
+use super::growth::Way;
 use super::held::MOST_GUESSED;
 use super::hints::WithHints;
 use super::mapping::has_lost;
@@ -348,8 +349,9 @@ impl Heap {
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
         let freed = PageRange { start: Pfn(range.start.0 + kept), frames };
-        if frames == range.frames {
-            self.end_held(zone, range);
+        match kept {
+            0 => self.end_held(zone, range),
+            _ => self.cut_held(zone, range, kept),
         }
         self.end_holes(zone, freed);
         let is_recycled = self.is_recycling() && !has_lost(zone, freed);
@@ -489,7 +491,6 @@ impl Heap {
         if self.goes_on_elsewhere(zone, range, frames) {
             return false;
         }
-        let Some(way) = self.way_to_grow(zone, range, frames) else { return false };
         let end_block = range.end().0.div_ceil(BLOCK_FRAMES);
         if end_block == zone.ledger().grown() {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
@@ -504,8 +505,11 @@ impl Heap {
             self.settle_from(zone, &whole, range.frames.div_ceil(BLOCK_FRAMES));
         }
         self.make_room_in(zone);
+        let way = self.way_to_grow(zone, range, frames);
         let now = PageRange { start: range.start, frames };
-        self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
+        if way != Way::Small {
+            self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
+        }
         self.has_grown(zone, now, range.frames, way);
         true
     }

@@ -10,7 +10,7 @@ use pumice_frames::sys::{mem, raw};
 use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
-use super::plain::{advice_of, is_one_mapping, protection_of};
+use super::plain::{advice_of, has_many_mappings, is_one_mapping, protection_of};
 use super::{unmap, Holes, Request, READ_WRITE, SERVED};
 use crate::advice::madvise;
 use crate::errno::Outcome;
@@ -245,8 +245,10 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     heap.note(at, len, Effect::Drops);
     // SAFETY: both ranges are the caller's.
     unsafe {
-        // Outside the heap it must be one mapping, or the kernel won't let it grow again.
-        match heap.overlaps(to as *const u8, new) {
+        // Outside the heap it must be one mapping, or the kernel won't let it grow again. Within it, memory that grows
+        // again and again would be one more each time: now and then it becomes one.
+        let is_moved = heap.overlaps(to as *const u8, new) && !has_many_mappings(&(at..at + len));
+        match is_moved {
             true => move_pieces(heap, at, to, len, protection)?,
             false => copy(at, to, len, protection)?,
         };

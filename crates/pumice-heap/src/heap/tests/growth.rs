@@ -142,17 +142,138 @@ fn pages_that_advice_has_brought_are_not_taken_for_touched() {
     assert_eq!(heap.classes.density(400 * MIB / FRAME_SIZE), Density::Sparse);
 }
 
+/// Where too much is held, what a run gains comes in small pages, and no page of it is copied.
 #[test]
-fn a_guess_that_was_wrong_grows_no_further() {
+fn a_guess_that_was_wrong_goes_on_in_small_pages() {
     let heap = heap(0, u64::MAX);
     let at = get(heap, 16 * MIB, Content::Any);
     assert!(heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready);
-    assert_eq!(grow(heap, at, 1024 * MIB), None, "it would be huge pages");
-    assert!(heap.is_sparse(at), "no page of it is copied that holds nothing");
+    let at = grow(heap, at, 1024 * MIB).expect("it grows");
+    touch_little(at, 16 * MIB..1024 * MIB);
+    let beyond = resident(heap, at.wrapping_add(16 * MIB), 1008 * MIB);
+    assert!(beyond <= 2 * BLOCK_FRAMES, "{beyond} frames");
+    let zone = heap.zone_of(at).expect("the heap's");
+    let first = zone.pfn(at).expect("a frame").block();
+    free(heap, at);
+    let any = (first..first + 512).any(|block| zone.ledger().block(block).tainted());
+    assert!(!any, "the next owner has not asked for that");
+    let at = get(heap, 16 * MIB, Content::Any);
     let at = grow(heap, at, 32 * MIB).expect("the other half may be filled");
-    assert_eq!(grow(heap, at, 64 * MIB), None, "it is not");
-    fill(at, 32 * MIB);
-    assert!(grow(heap, at, 64 * MIB).is_some());
+    free(heap, at);
+}
+
+/// A vector in the ready zone that is full grows as it did, whatever else is held.
+#[test]
+fn what_is_held_elsewhere_has_no_run_copied() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, 40 * MIB);
+    let at = get(heap, 40 * MIB, Content::Any);
+    assert!(heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready);
+    fill(at, 40 * MIB);
+    let held: Vec<_> = (0..8).map(|_| get(heap, 40 * MIB, Content::Any)).collect();
+    let beside = get(heap, 2 * MIB, Content::Any);
+    let at = grow(heap, at, 60 * MIB).expect("it grows");
+    fill(at, 60 * MIB);
+    let at = grow(heap, at, 90 * MIB).expect("and again");
+    assert!(!is_zeroed(at, FRAME_SIZE));
+    [at, beside].into_iter().chain(held).for_each(|at| free(heap, at));
+}
+
+/// From one block's middle to the next one's: each step is as if it were the only one.
+#[test]
+fn steps_from_block_to_block_are_looked_at() {
+    let heap = heap(0, u64::MAX);
+    let mut at = full(heap, 8 * MIB + 600 * 1024);
+    let mut size = 8 * MIB + 600 * 1024;
+    at = grow(heap, at, 2 * size).expect("it grows");
+    size *= 2;
+    let before = resident(heap, at, size);
+    for _ in 0..40 {
+        at = grow(heap, at, size + 2 * MIB).expect("it grows");
+        touch_little(at, size..size + 2 * MIB);
+        size += 2 * MIB;
+    }
+    let gained = resident(heap, at, size) - before;
+    assert!(gained < 8 * BLOCK_FRAMES, "{gained} frames where 40 were touched");
+}
+
+/// A log behind an index of which little is used.
+#[test]
+fn a_full_end_does_not_vouch_for_the_rest() {
+    let heap = heap(0, u64::MAX);
+    let at = get(heap, 64 * MIB, Content::Zero);
+    touch_little(at, 0..60 * MIB);
+    fill(at.wrapping_add(60 * MIB), 4 * MIB);
+    let at = grow(heap, at, 68 * MIB).expect("it grows");
+    assert!(!is_huge(heap, at, 0) && !is_huge(heap, at, 68 * MIB - 1));
+}
+
+#[test]
+fn a_program_that_wants_no_huge_pages_gets_none() {
+    let heap = heap(0, u64::MAX);
+    let mut at = full(heap, 8 * MIB);
+    at = grow(heap, at, 12 * MIB).expect("it grows");
+    fill(at, 12 * MIB);
+    assert!(is_huge(heap, at, 12 * MIB - 1));
+    heap.note(at as usize, 12 * MIB, Effect::Taints);
+    for step in 1..4 {
+        // SAFETY: the test owns it.
+        assert!(unsafe { heap.resize_in_place(at, 12 * MIB + step * 600 * 1024) });
+        assert!(!is_huge(heap, at, 12 * MIB + step * 600 * 1024 - 1));
+    }
+    free(heap, at);
+}
+
+/// A run that is cut stays a witness, and what is cut off counts no more.
+#[test]
+fn what_is_cut_off_by_a_page_still_counts() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, 8 * MIB);
+    let mut all = Vec::new();
+    for _ in 0..100 {
+        let at = get(heap, 8 * MIB, Content::Any);
+        // SAFETY: the test owns it.
+        assert!(unsafe { heap.resize_in_place(at, 8 * MIB - FRAME_SIZE) });
+        touch_little(at, 0..6 * MIB);
+        all.push(at);
+    }
+    let pages: usize = all.iter().map(|&at| resident(heap, at, 8 * MIB - FRAME_SIZE)).sum();
+    assert!(pages < 128 * MIB / FRAME_SIZE, "{pages}");
+    for &at in &all {
+        // SAFETY: as above.
+        assert!(unsafe { heap.resize_in_place(at, 64 * 1024) });
+    }
+    assert!(heap.held.unseen() < 100 * 64 * 1024 / FRAME_SIZE, "{}", heap.held.unseen());
+    all.into_iter().for_each(|at| free(heap, at));
+    assert_eq!(heap.held.unseen(), 0);
+}
+
+/// Programs that fill some memory late get no more of other memory on a guess.
+#[test]
+fn what_is_filled_late_pays_for_no_guess() {
+    let heap = heap(0, u64::MAX);
+    heap.held.note_late(usize::MAX / 1024);
+    let all: Vec<_> = (0..40).map(|nth| get(heap, (16 + nth % 8) * MIB, Content::Any)).collect();
+    let is_ready = |&at: &*mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+    let ready = all.iter().copied().filter(|at| is_ready(at)).count();
+    assert!(ready <= 2, "{ready}");
+    all.into_iter().for_each(|at| free(heap, at));
+}
+
+/// A filter may end the program for a look.
+#[test]
+fn nobody_looks_when_calls_are_forbidden() {
+    let heap = heap(0, u64::MAX);
+    let at = full(heap, 8 * MIB);
+    let at = grow(heap, at, 16 * MIB).expect("it grows");
+    fill(at, 16 * MIB);
+    heap.go_quiet();
+    assert_eq!(heap.classes.density(16 * MIB / FRAME_SIZE), Density::Unknown);
+    let zone = heap.zone_of(at).expect("the heap's");
+    let (_, range) = heap.run_at(at).expect("a run");
+    assert_eq!(heap.written_eighths(zone, range), None);
+    free(heap, at);
+    assert_eq!(heap.classes.density(16 * MIB / FRAME_SIZE), Density::Unknown);
 }
 
 #[test]
