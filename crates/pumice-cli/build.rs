@@ -5,6 +5,9 @@
 //! or a clippy wrapper meant for us would break it). Its target directory is under `OUT_DIR`: the
 //! outer cargo holds the lock of the other one. All it needs is in the workspace's `Cargo.lock`
 //! and was fetched with our own dependencies, so it builds offline whenever we do.
+//!
+//! With `PUMICE_WITHOUT_SHIM` in the environment the code is only checked (`.ci/run`: clippy, documentation): nothing is
+//! built, the program embeds empty files, and does not link.
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
@@ -61,7 +64,15 @@ fn main() {
         // of `pumice run`, for 130 µs. Stacks, libraries and mappings lie elsewhere each time all the same.
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
-    for (name, built) in [("SHIM", build_shim(&workspace)), ("SMALL", build_small(&workspace))] {
+    println!("cargo::rerun-if-env-changed=PUMICE_WITHOUT_SHIM");
+    let built = match env::var_os("PUMICE_WITHOUT_SHIM") {
+        None => [build_shim(&workspace), build_small(&workspace)],
+        Some(_) => {
+            println!("cargo::rustc-link-arg=--pumice-was-built-without-its-shim");
+            [empty_file("shim"), empty_file("small")]
+        }
+    };
+    for (name, built) in ["SHIM", "SMALL"].into_iter().zip(built) {
         let bytes = fs::read(&built)
             .unwrap_or_else(|error| panic!("nothing came out at {}: {error}", built.display()));
         let mut hasher = DefaultHasher::new();
@@ -105,6 +116,13 @@ fn workspace() -> PathBuf {
          use `cargo install --git` or `cargo install --path`"
     );
     root
+}
+
+/// A file to embed where the code is only checked.
+fn empty_file(name: &str) -> PathBuf {
+    let file = PathBuf::from(env_of_cargo("OUT_DIR")).join(name);
+    fs::write(&file, "").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    file
 }
 
 /// Builds the shim for the target at hand and returns where it lies.

@@ -1,15 +1,15 @@
 //! Runs that grow: where, and in which pages.
 //!
 //! A program that fills a vector has it grow when it is full. So a run of the demand zone that is full when it grows
-//! goes on in huge pages, as in the ready zone: it is advised, and each time that it grows its new part. It comes in
-//! small pages for good from when it is not full. By then some of it may be in huge pages that nobody filled. So
+//! goes on in huge pages, as in the ready zone: it is advised, and each time that it grows its new part. Where it is
+//! not full, its new part comes in small pages, and some of it may be in huge pages that nobody filled. So
 //!
 //! - it is full if each of eight places in its later half has content, and in its end of the length that it gains now.
-//!   Before the first time, when all of it is advised, the places lie all over it. Residence tells nothing of huge
-//!   pages, or of memory that was only read;
+//!   Where its end is not advised, all of it is about to be, and the places lie all over it. Residence tells nothing of
+//!   huge pages, or of memory that was only read;
 //! - no more is advised than the run has, and nothing while too much is held that is hardly touched. The new part
 //!   counts there ([`super::held`]);
-//! - huge pages may be dear ([`super::price`]): from then on it comes in small ones as well;
+//! - huge pages may be dear ([`super::price`]): then it comes in small ones as well;
 //! - a run on which the program has set attributes gets no advice;
 //! - a run that is one mapping stays one, or two where it was not full: under a filter of the program's, one of several
 //!   can't be moved, and a process has only so many.
@@ -66,10 +66,8 @@ impl Heap {
             // Without calls there is no advice.
             return if is_known || may_hold || self.is_quiet() { Way::Huge } else { Way::Small };
         }
-        let had_grown = has_grown(whole.start);
-        let was_full = !had_grown || has_grown(whole.end - 1);
-        let may_go_on = may_hold && added <= run.frames && was_full && is_alike(zone, run);
-        let later = if had_grown { run.frames / 2 } else { run.frames };
+        let may_go_on = may_hold && added <= run.frames && is_alike(zone, run);
+        let later = if has_grown(whole.end - 1) { run.frames / 2 } else { run.frames };
         let is_full = |frames: usize| {
             let last = PageRange { start: Pfn(run.end().0 - frames), frames };
             self.written_eighths(zone, last) == Some(PLACES)
@@ -86,12 +84,10 @@ impl Heap {
         let end = run.start.0 + held;
         let new = PageRange { start: Pfn(end), frames: run.frames - held };
         let whole = whole_blocks(PageRange { start: run.start, frames: held });
-        let was_advised = |block: Option<usize>| {
-            block.is_some_and(|block| whole.contains(&block) && zone.ledger().block(block).grown())
-        };
+        let is_end_advised = !whole.is_empty() && zone.ledger().block(whole.end - 1).grown();
         match (zone.kind, way) {
             (ZoneKind::Ready, Way::Huge | Way::Within) => {
-                if was_advised(whole.end.checked_sub(1)) {
+                if is_end_advised {
                     // A mapping that was moved has its advice wherever it grows.
                     self.advise(zone, new, Huge::Yes);
                 }
@@ -107,41 +103,37 @@ impl Heap {
             (ZoneKind::Demand, Way::Within) => self.advise(zone, new, Huge::Yes),
             (ZoneKind::Demand, Way::Huge) => {
                 self.is_seen(zone, run);
-                self.go_on_in_huge(zone, run, held, was_advised(Some(whole.start)));
-            }
-            (ZoneKind::Demand, Way::Small) => {
-                // As above.
-                if zone.ledger().block(run.end().0.div_ceil(BLOCK_FRAMES) - 1).tainted()
-                    && was_advised(Some(whole.start))
-                    && is_alike(zone, run)
-                {
-                    self.advise(zone, new, Huge::No);
+                let first = end.div_ceil(BLOCK_FRAMES);
+                let blocks = run.end().block().saturating_sub(first);
+                // Less than a block has no price.
+                let turn = (blocks > 0).then(|| self.price.turn(blocks));
+                if turn.is_none_or(|turn| turn == Turn::TryHuge) {
+                    self.advise(zone, if is_end_advised { new } else { run }, Huge::Yes);
+                    self.grow_held(zone, run, held);
+                } else {
+                    self.go_on_in_small(zone, run, new);
+                }
+                if let Some(turn) = turn {
+                    self.try_price(zone, first, turn);
                 }
             }
+            (ZoneKind::Demand, Way::Small) => self.go_on_in_small(zone, run, new),
         }
     }
 
-    /// A run of the demand zone that was full has grown.
-    fn go_on_in_huge(&self, zone: &PoolZone, run: PageRange, held: usize, had_grown: bool) {
-        let end = run.start.0 + held;
-        let new = PageRange { start: Pfn(end), frames: run.frames - held };
-        let first = end.div_ceil(BLOCK_FRAMES);
-        let blocks = run.end().block().saturating_sub(first);
-        // Less than a block has no price.
-        let turn = (blocks > 0).then(|| self.price.turn(blocks));
-        if turn.is_none_or(|turn| turn == Turn::TryHuge) {
-            self.advise(zone, if had_grown { new } else { run }, Huge::Yes);
-            self.grow_held(zone, run, held);
-        } else if had_grown {
+    /// What a run of the demand zone gains comes in small pages: without advice it does, but where the run was moved
+    /// its mapping has grown with its advice.
+    fn go_on_in_small(&self, zone: &PoolZone, run: PageRange, new: PageRange) {
+        let word = |block| zone.ledger().block(block);
+        let is_any_advised = || whole_blocks(run).any(|block| word(block).grown());
+        let last = run.end().0.div_ceil(BLOCK_FRAMES) - 1;
+        if word(last).tainted() && is_any_advised() && is_alike(zone, run) {
             self.advise(zone, new, Huge::No);
         }
-        if let Some(turn) = turn {
-            self.try_price(zone, first, turn);
-        }
     }
 
-    /// Advises the kernel, if the program has not just forbidden calls that `malloc` would not make. What is advised is
-    /// tainted, and *grown* where the advice is another one than its zone's.
+    /// Advises the kernel, if the program has not just forbidden calls that `malloc` would not make. The blocks are
+    /// tainted from then on, and *grown* where the advice is another one than their zone's.
     fn advise(&self, zone: &PoolZone, part: PageRange, huge: Huge) {
         if self.is_quiet() || part.frames == 0 {
             return;

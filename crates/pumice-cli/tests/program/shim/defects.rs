@@ -50,6 +50,7 @@ test_programs! {
     memory_grows_under_such_a_filter: "outgrown", &[];
     memory_grows_where_there_is_no_room_for_a_copy: "outgrown", &["limit"];
     memory_that_has_grown_grows_under_a_filter: "outgrown", &["grown"];
+    memory_grows_step_by_step: "grown_steps", &[];
     nothing_comes_where_a_program_has_unmapped_memory: "own_holes", &[];
     attributes_stay_behind_where_memory_grows_after_a_limit: "grown_attributes", &["limit"];
     attributes_stay_behind_where_memory_grows_under_a_filter: "grown_attributes", &["filter"];

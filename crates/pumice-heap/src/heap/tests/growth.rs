@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::heap::classes::Density;
+use crate::heap::growth::Way;
 
 const MIB: usize = 1 << 20;
 
@@ -71,7 +72,7 @@ fn what_is_full_goes_on_in_huge_pages_and_leaves_no_advice() {
 }
 
 #[test]
-fn what_is_not_full_goes_on_in_small_pages_for_good() {
+fn what_is_not_full_goes_on_in_small_pages_until_it_is() {
     let heap = heap(0, u64::MAX);
     let at = get(heap, 8 * MIB, Content::Zero);
     touch_little(at, 0..8 * MIB);
@@ -86,9 +87,12 @@ fn what_is_not_full_goes_on_in_small_pages_for_good() {
     assert!(!is_huge(heap, at, 24 * MIB - 1), "nobody filled what it gained");
     fill(at, 24 * MIB);
     let at = grow(heap, at, 32 * MIB).expect("it grows");
-    assert!(!is_huge(heap, at, 32 * MIB - 1));
+    assert!(is_huge(heap, at, 32 * MIB - 1), "all of it is full");
     touch_little(at, 24 * MIB..32 * MIB);
-    assert_eq!(resident(heap, at.wrapping_add(24 * MIB), 8 * MIB), 4);
+    let at = grow(heap, at, 40 * MIB).expect("it grows");
+    assert!(!is_huge(heap, at, 40 * MIB - 1));
+    touch_little(at, 32 * MIB..40 * MIB);
+    assert_eq!(resident(heap, at.wrapping_add(32 * MIB), 8 * MIB), 4);
 }
 
 /// Zeros that are read have a page each, which is resident.
@@ -211,16 +215,16 @@ fn a_full_end_does_not_vouch_for_the_rest() {
 #[test]
 fn a_program_that_wants_no_huge_pages_gets_none() {
     let heap = heap(0, u64::MAX);
-    let mut at = full(heap, 8 * MIB);
-    at = grow(heap, at, 12 * MIB).expect("it grows");
-    fill(at, 12 * MIB);
-    assert!(is_huge(heap, at, 12 * MIB - 1));
-    heap.note(at as usize, 12 * MIB, Effect::Taints);
-    for step in 1..4 {
-        // SAFETY: the test owns it.
-        assert!(unsafe { heap.resize_in_place(at, 12 * MIB + step * 600 * 1024) });
-        assert!(!is_huge(heap, at, 12 * MIB + step * 600 * 1024 - 1));
-    }
+    let at = full(heap, 8 * MIB);
+    let at = grow(heap, at, 13 * MIB).expect("it grows");
+    let way = |mib| {
+        let (zone, range) = heap.run_at(at).expect("a run");
+        heap.way_to_grow(zone, range, mib * MIB / FRAME_SIZE)
+    };
+    fill(at, 13 * MIB);
+    assert_eq!((way(14), way(20)), (Way::Within, Way::Huge));
+    heap.note(at as usize, 13 * MIB, Effect::Taints);
+    assert_eq!((way(14), way(20)), (Way::Small, Way::Small));
     free(heap, at);
 }
 
