@@ -6,8 +6,8 @@
 //! outer cargo holds the lock of the other one. All it needs is in the workspace's `Cargo.lock`
 //! and was fetched with our own dependencies, so it builds offline whenever we do.
 //!
-//! With `PUMICE_WITHOUT_SHIM` in the environment the code is only checked (`.ci/run`: clippy, documentation): nothing is
-//! built, the program embeds empty files, and does not link.
+//! With `PUMICE_WITHOUT_SHIM` in the environment the code is only checked (`.ci/run`: clippy,
+//! documentation): nothing is built, the program embeds empty files, and does not link.
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;

@@ -121,8 +121,8 @@ impl Heap {
         }
     }
 
-    /// What a run of the demand zone gains comes in small pages: without advice it does, but where the run was moved
-    /// its mapping has grown with its advice.
+    /// A run of the demand zone has grown, in small pages: without advice it does, but a mapping that was moved has
+    /// grown with its advice.
     fn go_on_in_small(&self, zone: &PoolZone, run: PageRange, new: PageRange) {
         let word = |block| zone.ledger().block(block);
         let is_any_advised = || whole_blocks(run).any(|block| word(block).grown());
