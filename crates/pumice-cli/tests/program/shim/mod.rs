@@ -66,6 +66,15 @@ pub fn some_modes() -> &'static [Mode] {
     }
 }
 
+/// The one mode in which the shim does most, for programs that take long, or all.
+pub fn most_modes() -> &'static [Mode] {
+    if are_all_modes_wanted() {
+        &ALL_MODES
+    } else {
+        &[Mode::Small]
+    }
+}
+
 /// The command that runs a program that way.
 pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
     command_with(mode, &[], program)
