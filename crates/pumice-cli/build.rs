@@ -69,7 +69,7 @@ fn main() {
         None => [build_shim(&workspace), build_small(&workspace)],
         Some(_) => {
             println!("cargo::rustc-link-arg=--pumice-was-built-without-its-shim");
-            [empty_file("shim"), empty_file("small")]
+            [empty_file("no-shim"), empty_file("no-small")]
         }
     };
     for (name, built) in ["SHIM", "SMALL"].into_iter().zip(built) {
