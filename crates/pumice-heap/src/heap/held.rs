@@ -394,7 +394,7 @@ impl Heap {
         let now = word & (ADDRESS | IS_UNUSED | IS_HUGE);
         if kept < frames && witness.word.compare_exchange(word, now, relaxed, relaxed).is_ok() {
             witness.frames.store(kept, relaxed);
-            let cut = |weight: usize| weight / (frames - skipped) * (frames - kept);
+            let cut = |weight: usize| weight * (frames - kept) / (frames - skipped);
             let weight = witness.weight.load(relaxed);
             witness.weight.store(weight - cut(weight), relaxed);
             subtract(&self.held.unseen, cut(weight));

@@ -185,7 +185,7 @@ impl Heap {
         Some(run)
     }
 
-    /// Updates the block words: the pages of `from` are those of `to` now, and the first `grown` blocks are advised.
+    /// Updates the block words: the pages of `from` are those of `to` now, whose words say already which are advised.
     fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, place: Place) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
         for (index, block) in new.clone().enumerate() {
