@@ -15,7 +15,7 @@
 //!   can't be moved, and a process has only so many.
 //!
 //! In the ready zone, growth counts in the same way. Where it would be too much, and the new size is not known to be
-//! touched, the new part comes in small pages.
+//! touched, the new part comes in small pages, and all that it gains later: one mapping more, however often it grows.
 
 use super::classes::Density;
 use super::held::PLACES;
@@ -62,9 +62,11 @@ impl Heap {
         let may_hold =
             !self.is_too_much_held() && (added <= run.frames || self.may_hold_unseen(added));
         if zone.kind == ZoneKind::Ready {
+            let is_small = !whole.is_empty() && has_grown(whole.end - 1);
             let is_known = self.classes.density(frames) == Density::Dense;
+            let is_huge = !is_small && (is_known || may_hold);
             // Without calls there is no advice.
-            return if is_known || may_hold || self.is_quiet() { Way::Huge } else { Way::Small };
+            return if is_huge || self.is_quiet() { Way::Huge } else { Way::Small };
         }
         let may_go_on = may_hold && added <= run.frames && is_alike(zone, run);
         let later = if has_grown(whole.end - 1) { run.frames / 2 } else { run.frames };
@@ -86,15 +88,13 @@ impl Heap {
         let whole = whole_blocks(PageRange { start: run.start, frames: held });
         let is_end_advised = !whole.is_empty() && zone.ledger().block(whole.end - 1).grown();
         match (zone.kind, way) {
-            (ZoneKind::Ready, Way::Huge | Way::Within) => {
-                if is_end_advised {
-                    // A mapping that was moved has its advice wherever it grows.
-                    self.advise(zone, new, Huge::Yes);
-                }
-                self.grow_held(zone, run, held);
-            }
+            (ZoneKind::Ready, Way::Huge | Way::Within) => self.grow_held(zone, run, held),
             (ZoneKind::Ready, Way::Small) => {
-                let start = end.next_multiple_of(BLOCK_FRAMES).min(run.end().0);
+                // The block that the old end lies in stays as it is, unless its part is small already.
+                let is_end_tainted =
+                    end % BLOCK_FRAMES > 0 && zone.ledger().block(end / BLOCK_FRAMES).tainted();
+                let next = end.next_multiple_of(BLOCK_FRAMES).min(run.end().0);
+                let start = if is_end_tainted { end } else { next };
                 let frames = run.end().0 - start;
                 if is_alike(zone, run) {
                     self.advise(zone, PageRange { start: Pfn(start), frames }, Huge::No);

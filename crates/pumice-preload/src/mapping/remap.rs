@@ -246,8 +246,11 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     // SAFETY: both ranges are the caller's.
     unsafe {
         // Outside the heap it must be one mapping, or the kernel won't let it grow again. Within it, memory that grows
-        // again and again would be one more each time: now and then it becomes one.
-        let is_moved = heap.overlaps(to as *const u8, new) && !has_many_mappings(&(at..at + len));
+        // again and again would be one more each time: now and then it becomes one. Not where others may hold its pages.
+        let range = at..at + len;
+        let is_many = || heap.is_tainted(at, len) && has_many_mappings(&range);
+        let becomes_one = heap.is_recycling() && is_many();
+        let is_moved = heap.overlaps(to as *const u8, new) && !becomes_one;
         match is_moved {
             true => move_pieces(heap, at, to, len, protection)?,
             false => copy(at, to, len, protection)?,

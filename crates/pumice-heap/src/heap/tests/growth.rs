@@ -166,6 +166,25 @@ fn a_guess_that_was_wrong_goes_on_in_small_pages() {
     free(heap, at);
 }
 
+/// The kernel has few mappings for a process.
+#[test]
+fn what_goes_on_in_small_pages_by_steps_is_a_few_mappings() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, 64 * MIB);
+    let mut at = get(heap, 16 * MIB, Content::Any);
+    let zone = heap.zone_of(at).expect("the heap's");
+    assert!(zone.kind == ZoneKind::Ready);
+    let held: Vec<_> = (0..2).map(|_| get(heap, 64 * MIB, Content::Any)).collect();
+    for step in 1..200 {
+        at = grow(heap, at, 16 * MIB + step * 80 * 1024).expect("it grows");
+    }
+    let mut lengths = [0; 16];
+    // SAFETY: the test owns it.
+    let mappings = unsafe { pumice_frames::sys::mem::mappings(at, 31 * MIB, &mut lengths) };
+    assert!(mappings.is_some_and(|count| count <= 6), "{mappings:?}");
+    held.into_iter().chain([at]).for_each(|at| free(heap, at));
+}
+
 /// A vector in the ready zone that is full grows as it did, whatever else is held.
 #[test]
 fn what_is_held_elsewhere_has_no_run_copied() {
