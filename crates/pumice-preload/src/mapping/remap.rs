@@ -246,7 +246,7 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     // SAFETY: both ranges are the caller's.
     unsafe {
         // Outside the heap it must be one mapping, or the kernel won't let it grow again. Within it, memory that grows
-        // again and again would be one more each time: now and then it becomes one. Not where others may hold its pages.
+        // again and again would be one more each time: now and then it becomes one. Pages that others may hold don't.
         let range = at..at + len;
         let is_many = || heap.is_tainted(at, len) && has_many_mappings(&range);
         let becomes_one = heap.is_recycling() && is_many();
