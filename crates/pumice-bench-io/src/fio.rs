@@ -69,7 +69,11 @@ fn answer(op: Op, said: &str) -> Option<Answer> {
         let seconds = job["job_runtime"].as_f64()? / 1e3;
         let percent = job["usr_cpu"].as_f64()? + job["sys_cpu"].as_f64()?;
         let at = |percentile: &str| {
-            let ns = |it: &&Value| it["clat_ns"]["percentile"][percentile].as_f64();
+            // fio tells the upper end of a range of times, which may lie above the longest one.
+            let ns = |it: &&Value| {
+                let times = &it["clat_ns"];
+                Some(times["percentile"][percentile].as_f64()?.min(times["max"].as_f64()?))
+            };
             directions.iter().filter_map(ns).fold(0.0, f64::max) / 1e3
         };
         let longest = directions.iter().filter_map(|it| it["clat_ns"]["max"].as_f64());
@@ -103,6 +107,16 @@ mod tests {
         let answer = answer.expect("a report");
         assert_eq!((answer.accesses, answer.pages_in, answer.seconds), (4000, 4000, 2.0));
         assert_eq!((answer.cpu_s, answer.p99_us, answer.max_us), (1.0, 5.0, 9.0));
+    }
+
+    #[test]
+    fn no_share_of_accesses_takes_longer_than_the_longest() {
+        let said = r#"{"jobs": [{"error": 0, "job_runtime": 1000, "usr_cpu": 1.0, "sys_cpu": 1.0,
+            "read": {"io_bytes": 0, "total_ios": 0, "clat_ns": {"max": 0}},
+            "write": {"io_bytes": 8192, "total_ios": 2,
+                      "clat_ns": {"max": 18912025, "percentile": {"50.000000": 8372224, "99.000000": 19005440}}}}]}"#;
+        let answer = answer(Op::Out, said).expect("a report");
+        assert_eq!((answer.p50_us, answer.p99_us, answer.max_us), (8372.224, 18912.025, 18912.025));
     }
 
     #[test]
