@@ -68,14 +68,24 @@ pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Command, u8> {
     // Of bench, the experiment too.
     let names: Vec<_> = line.iter().skip(1).take(2).cloned().collect();
     let subcommand = names.first().and_then(|name| name.to_str()).unwrap_or("");
-    let command = match (subcommand, line.get(2..).and_then(program_alone)) {
-        // For a fast start. That there are no options is seen sooner than flags are described...
-        ("run", Some(program)) => Ok(Command::Run(Box::new(RunArgs::of(program)))),
+    let command = match (subcommand, line.get(2..).and_then(usual_run)) {
+        // For a fast start. That there are no options, or which one, is seen sooner than all are described...
+        ("run", Some(run)) => Ok(Command::Run(Box::new(run))),
         // ... and the flags of all the other subcommands cost time too.
         ("run", None) => RunArgs::try_parse_from(&line[1..]).map(|run| Command::Run(Box::new(run))),
         _ => Cli::try_parse_from(line).map(|cli| cli.command),
     };
     command.map_err(|error| answer(&error, &names))
+}
+
+/// The options, where they are none, or a report.
+fn usual_run(line: &[OsString]) -> Option<RunArgs> {
+    match line {
+        [report, rest @ ..] if report == "--report" => {
+            program_alone(rest).map(RunArgs::with_report)
+        }
+        _ => program_alone(line).map(RunArgs::of),
+    }
 }
 
 /// The program and its arguments, where no option precedes them.
@@ -159,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn a_program_alone_is_what_clap_takes_it_for() {
-        let lines: [&[&str]; 9] = [
+    fn usual_lines_are_what_clap_takes_them_for() {
+        let lines: [&[&str]; 14] = [
             &["true"],
             &["--", "true"],
             &["true", "--ready", "x"],
@@ -170,16 +180,22 @@ mod tests {
             &["", "a"],
             &["--"],
             &["-"],
+            &["--report", "true"],
+            &["--report", "--", "true", "--report"],
+            &["--report", "--report", "true"],
+            &["--report", "--"],
+            &["--report"],
         ];
         for line in lines {
             let words: Vec<OsString> = line.iter().map(OsString::from).collect();
             let parsed = RunArgs::try_parse_from([&["run".into()], &*words].concat());
-            if let Some(program) = program_alone(&words) {
-                let alone = format!("{:?}", RunArgs::of(program));
-                assert_eq!(alone, format!("{:?}", parsed.expect("right")), "{line:?}");
+            if let Some(run) = usual_run(&words) {
+                assert_eq!(format!("{run:?}"), format!("{:?}", parsed.expect("right")), "{line:?}");
             }
         }
-        assert!(program_alone(&["--".into()]).is_none());
-        assert!(program_alone(&["--report".into(), "a".into()]).is_none());
+        for line in [&["--"][..], &["--report=json", "a"], &["--report", "--ready", "1G", "a"]] {
+            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            assert!(usual_run(&words).is_none(), "{line:?}");
+        }
     }
 }

@@ -22,10 +22,12 @@ mod shim_file;
 pub mod spawn;
 mod variables;
 
+use std::cell::LazyCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::mem;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -100,8 +102,16 @@ fn lead(plan: Plan) -> Result<u8, Failure> {
 
     let started = Instant::now();
     let mut profile = plan.profile;
+    let file = LazyCell::new(|| elf::look_up(&plan.program[0]));
+    // A report may tell of the file, and while the program starts there is time to look at it.
+    let mut is_file_next = plan.report.is_some();
     let first_look = profile.as_ref().map_or(SWEEP_PAUSE, Profile::first_look);
-    let ended = spawn::run_and_look(&plan.program, first_look, &mut |_| {
+    let first_pause = if is_file_next { Duration::ZERO } else { first_look };
+    let ended = spawn::run_and_look(&plan.program, first_pause, &mut |_| {
+        if mem::take(&mut is_file_next) {
+            LazyCell::force(&file);
+            return first_look;
+        }
         let early = profile.as_mut().and_then(|profile| profile.look(tree));
         early.unwrap_or_else(|| sweep(tree))
     });
@@ -115,7 +125,8 @@ fn lead(plan: Plan) -> Result<u8, Failure> {
             None => Ok(end),
             Some(to) => {
                 let program = &plan.program[0];
-                report::report(program, tree, threshold_bytes(), wall, end, &usage)
+                let file = || file.as_ref();
+                report::report(program, file, tree, threshold_bytes(), wall, end, &usage)
                     .write(to)
                     .map(|()| end)
             }

@@ -165,6 +165,11 @@ impl RunArgs {
         RunArgs { program: program.to_vec(), ..RunArgs::default() }
     }
 
+    /// The same with a report, for people.
+    pub fn with_report(program: &[OsString]) -> RunArgs {
+        RunArgs { report: Some(ReportForm::Table), ..RunArgs::of(program) }
+    }
+
     /// Adds the environment's settings and checks that they fit the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;

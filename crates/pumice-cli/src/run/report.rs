@@ -47,9 +47,11 @@ struct NotServed {
     explanation: String,
 }
 
-/// Makes the report of a tree that has ended.
-pub fn report(
+/// Makes the report of a tree that has ended. `file` is asked for the program's if nothing else says why nothing was
+/// served.
+pub fn report<'f>(
     program: &OsStr,
+    file: impl FnOnce() -> Option<&'f elf::Program>,
     tree: &Tree,
     threshold_bytes: usize,
     wall: Duration,
@@ -69,13 +71,18 @@ pub fn report(
         pool_max_bytes: tree.pool_max(),
         scrubber_s: Duration::from_nanos(tree.total(Event::ScrubberNs)).as_secs_f64(),
         events,
-        not_served: not_served(program, tree, threshold_bytes),
+        not_served: not_served(program, file, tree, threshold_bytes),
     }
 }
 
 /// The reasons that the processes noted themselves, and, where nothing at all was served, the reason in the
 /// program's file.
-fn not_served(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> Vec<NotServed> {
+fn not_served<'f>(
+    program: &OsStr,
+    file: impl FnOnce() -> Option<&'f elf::Program>,
+    tree: &Tree,
+    threshold_bytes: usize,
+) -> Vec<NotServed> {
     let noted = tree.slots().iter().filter_map(|slot| {
         let reason = slot.reason()?;
         Some(NotServed {
@@ -88,12 +95,17 @@ fn not_served(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> Vec<NotSe
     all.sort();
     all.dedup();
     if all.is_empty() && tree.total(Event::Requests) == 0 {
-        all.push(why_nothing(program, tree, threshold_bytes));
+        all.push(why_nothing(program, file, tree, threshold_bytes));
     }
     all
 }
 
-fn why_nothing(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> NotServed {
+fn why_nothing<'f>(
+    program: &OsStr,
+    file: impl FnOnce() -> Option<&'f elf::Program>,
+    tree: &Tree,
+    threshold_bytes: usize,
+) -> NotServed {
     let because = |reason: &'static str, explanation: String| NotServed {
         program: program.to_string_lossy().into_owned(),
         reason,
@@ -104,7 +116,7 @@ fn why_nothing(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> NotServe
         return because("passed_on", explanation.to_owned());
     }
     if tree.processes() == 0 {
-        if let Some(file) = elf::look_up(program) {
+        if let Some(file) = file() {
             if let Some(explanation) = file.kind.explain() {
                 let explanation = format!("{} {explanation}", file.path.display());
                 return because(file.kind.name(), explanation);
@@ -224,7 +236,8 @@ mod tests {
 
     fn sample(tree: &Tree, program: &str) -> Report {
         let wall = Duration::from_millis(1500);
-        report(OsStr::new(program), tree, 65536, wall, End::Exited(3), &Usage::default())
+        let (program, end) = (OsStr::new(program), End::Exited(3));
+        report(program, || None, tree, 65536, wall, end, &Usage::default())
     }
 
     #[test]

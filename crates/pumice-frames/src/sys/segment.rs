@@ -80,13 +80,13 @@ impl Status {
     }
 }
 
-/// Makes a segment of zeros and maps it for good: its number, and where it is.
+/// Makes a segment of zeros and maps it for good, where the kernel chooses: its number, and where it is.
 ///
 /// # Errors
 /// As shmget(2) and shmat(2).
 pub fn create(len: usize) -> Result<(u32, NonNull<u8>), Errno> {
     let id = get(IPC_PRIVATE, len, IPC_CREAT)?;
-    let mapped = map(id, mem::place_apart(len), 0);
+    let mapped = map(id, 0, 0);
     // Its own segment: this can't fail.
     let _ = remove(id);
     Ok((id, mapped?))
