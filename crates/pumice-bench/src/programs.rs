@@ -25,11 +25,10 @@ use pumice_command::statistics::{mean_interval, Ratio};
 use pumice_command::Failure;
 
 /// Which of the loads.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 9] = [
     "c-project",
     "numpy-arithmetic",
     "numpy-zeros-sparse",
-    "sklearn-forest",
     "sort",
     "sqlite",
     "gzip",
@@ -38,7 +37,7 @@ const NAMES: [&str; 10] = [
     LONGEST,
 ];
 /// Not with `--quick`, whose programs are to take a minute.
-const LONGEST: &str = "sklearn-kmeans";
+const LONGEST: &str = "sklearn";
 /// The ways that are compared: the first two are the peers.
 const WAYS: [Allocator; 3] = [Allocator::Glibc, Allocator::GlibcHuge, Allocator::Pumice];
 /// Looks at each program, and those with `--quick`.
@@ -263,7 +262,7 @@ mod tests {
     fn every_program_is_a_load() {
         assert_eq!(wanted(&[], false).expect("all").len(), NAMES.len());
         assert_eq!(wanted(&[], true).expect("all but one").len(), NAMES.len() - 1);
-        assert_eq!(wanted(&["sklearn".to_owned()], true).expect("two").len(), 2);
+        assert_eq!(wanted(&["sklearn".to_owned()], true).expect("one").len(), 1);
         assert!(wanted(&["no such".to_owned()], false).is_err());
     }
 }

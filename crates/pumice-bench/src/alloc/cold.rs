@@ -20,8 +20,8 @@
 use pumice_command::costs::{bring, first_touch_ns};
 use pumice_command::memory;
 
-/// Memory of a probe: some hundredths of a second.
-const PROBE_BYTES: usize = 64 << 20;
+/// Memory of a probe: a hundredth of a second.
+const PROBE_BYTES: usize = 16 << 20;
 /// The most memory that is brought before a turn.
 const MOST_BYTES: usize = 2 << 30;
 /// A cost so many times the best is a sign.
