@@ -157,16 +157,16 @@ pub const LOADS: [Load; 25] = loads! { Whole;
         script!("sklearn.py");
     "torch-training", "PyTorch trains a small network on the processor", 12, 2,
         [Need::Module("torch", "pip install torch")], None, script!("torch_training.py");
-    "polars-group-by", "Polars groups and joins rows", 500_000, 200_000, [POLARS, NUMPY], None,
+    "polars-group-by", "Polars groups and joins rows", 300_000, 100_000, [POLARS, NUMPY], None,
         script!("polars_group_by.py");
-    "duckdb-group-by", "DuckDB groups and joins two million rows", 2, 1, [DUCKDB], None,
+    "duckdb-group-by", "DuckDB groups and joins a million rows", 3, 1, [DUCKDB], None,
         script!("duckdb_group_by.py");
     "r-matrices", "R solves, multiplies and sorts matrices", 2, 1,
         [Need::Program("Rscript", "apt-get install r-base-core")], None,
         ["Rscript", "--vanilla", "-e", include_str!("loads/matrices.R"), "{amount}"];
     "sqlite", "SQLite inserts, indexes and queries in memory", 60_000, 20_000,
         [Need::Module("sqlite3", "apt-get install libpython3-stdlib")], None, script!("sqlite.py");
-    "postgres", "PostgreSQL with pgbench: short transactions and queries that sort", 10, 5, POSTGRES, Database,
+    "postgres", "PostgreSQL with pgbench: short transactions and queries that sort", 8, 4, POSTGRES, Database,
         postgres!("pgbench.sh");
     "redis", "redis-server with redis-benchmark, values of 1 kB and 200 kB", 30_000, 10_000, REDIS, None,
         REDIS_LINE;

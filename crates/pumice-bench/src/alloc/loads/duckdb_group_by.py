@@ -7,7 +7,7 @@ database = duckdb.connect(":memory:")
 database.execute("""
     create table rows as
     select hash(i) % 50000 as key, hash(i + 1) % 16 as kind, (hash(i + 2) % 1000) / 1000 as value
-    from range(2000000) as numbers(i)
+    from range(1000000) as numbers(i)
 """)
 for _ in range(int(sys.argv[1])):
     count, = database.execute("""

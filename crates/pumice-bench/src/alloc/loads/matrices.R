@@ -2,9 +2,9 @@
 turns <- as.integer(commandArgs(TRUE)[1])
 set.seed(1)
 for (turn in seq_len(turns)) {
-    a <- matrix(runif(350 * 350), 350)
-    stopifnot(max(abs(a %*% solve(a) - diag(350))) < 1e-3)
-    x <- runif(1000000)
+    a <- matrix(runif(300 * 300), 300)
+    stopifnot(max(abs(a %*% solve(a) - diag(300))) < 1e-3)
+    x <- runif(500000)
     y <- sqrt(x) * 2 + x / 3 - turn
     stopifnot(!is.unsorted(sort(y)), length(unique(round(y, 3))) > 100)
 }
