@@ -13,6 +13,8 @@ use pumice_command::{Explain, Failure};
 
 /// Chunks of a sequence in flight.
 const CHUNKS: usize = 4;
+/// The job that writes beside those that read.
+const WRITER: &str = "writer";
 
 /// Whether there is one.
 pub fn is_installed() -> bool {
@@ -32,20 +34,24 @@ pub fn run(file: &Path, bytes: u64, depth: usize, request: &Request) -> Result<A
         Op::Out => ("write", CHUNK, CHUNKS),
         Op::Rewrite => ("rw", CHUNK, CHUNKS),
         Op::In => ("read", CHUNK, CHUNKS),
-        Op::Random => ("randread", 4096, 1),
+        Op::Random | Op::RandomBeside => ("randread", 4096, 1),
         _ => ("randread", 4096, depth),
     };
     let mut command = Command::new("fio");
-    command.args(["--name=pumice", "--ioengine=io_uring", "--direct=1", "--output-format=json"]);
+    command.args(["--output-format=json", "--name=global", "--ioengine=io_uring", "--direct=1"]);
     command.args(["--thread=1", "--fallocate=none", "--allow_file_create=0", "--end_fsync=1"]);
     command.args(["--invalidate=0", "--norandommap=1"]);
     command.arg(format!("--filename={}", file.display()));
-    command.args([format!("--size={bytes}"), format!("--rw={rw}"), format!("--bs={size}")]);
-    command.args([format!("--iodepth={depth}"), format!("--numjobs={threads}")]);
-    command.arg(format!("--randseed={}", seed + 1));
+    command.args([format!("--size={bytes}"), format!("--randseed={}", seed + 1)]);
     if !op.is_sequential() {
         command
             .args(["--time_based=1".to_owned(), format!("--runtime={}ms", (seconds * 1e3) as u64)]);
+    }
+    command.args(["--name=pumice".to_owned(), format!("--rw={rw}"), format!("--bs={size}")]);
+    command.args([format!("--iodepth={depth}"), format!("--numjobs={threads}")]);
+    if op == Op::RandomBeside {
+        command.args([format!("--name={WRITER}"), "--rw=write".to_owned(), format!("--bs={CHUNK}")]);
+        command.arg(format!("--iodepth={CHUNKS}"));
     }
     let output = die_with_us(&mut command).stdin(Stdio::null()).output();
     let output = output.or_fail("can't start fio")?;
@@ -63,6 +69,10 @@ fn answer(op: Op, said: &str) -> Option<Answer> {
     for job in report["jobs"].as_array()? {
         if job["error"].as_i64()? != 0 {
             return None;
+        }
+        if job["jobname"] == WRITER {
+            answer.beside_bytes += job["write"]["io_bytes"].as_u64()?;
+            continue;
         }
         let directions = [&job["read"], &job["write"]];
         let sum = |of: &str| directions.iter().filter_map(|it| it[of].as_u64()).sum::<u64>();

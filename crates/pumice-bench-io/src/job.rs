@@ -23,6 +23,8 @@ named! {
         Random = "random",
         /// The same, where each thread says ahead which pages it will want.
         RandomAhead = "random-ahead",
+        /// Single pages at random, one at a time for each thread, while another overwrites the file in order.
+        RandomBeside = "random-beside",
         /// Pages of a working set that is in memory, before, beside and after a scan of all of the file.
         Scan = "scan",
     }

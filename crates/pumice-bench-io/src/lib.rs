@@ -7,6 +7,7 @@
 //! | `in` | all of it is read in order, nothing of it in memory before |
 //! | `random` | single pages at random; each thread waits for one at a time |
 //! | `random-ahead` | the same, each thread saying ahead which it will want, so that `--depth` are on their way |
+//! | `random-beside` | as `random`, while one more thread overwrites the file in order, again and again: *MB/s out* is its |
 //! | `scan` | a working set of half the frames, and a scan of a file ten times the frames: the share of the set's accesses that found their page during the scan, and the share of the set that was in memory after a scan during which nobody used it |
 //! | `resident`, `resident-few` | pages that are in memory, read at random: `--resident` shared by all threads, with lines fetched ahead; 64 of each thread's own |
 //!

@@ -25,6 +25,7 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
     let is_random = case.op.starts_with("random");
     let is_sequence = matches!(case.op, "out" | "rewrite" | "in");
     let is_scan = case.op == "scan";
+    let is_beside = case.op == "random-beside";
     let has_come = is_random && rounds.iter().all(|round| round.pages_in > 0);
     let per_gb = |of: fn(&Answer) -> f64| is_sequence.then(|| middle(rounds, of));
     let of_scan = |of: fn(&Answer) -> f64| is_scan.then(|| middle(rounds, of));
@@ -39,6 +40,8 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
         // Processor time for each gigabyte of a sequence: of the process, and of the machine.
         "cpu_s_per_gb": per_gb(|round| round.cpu_s * 1e9 / round.bytes as f64),
         "machine_s_per_gb": per_gb(|round| round.machine_cpu_s * 1e9 / round.bytes as f64),
+        // By the thread that writes beside those that read.
+        "beside_mb_s": is_beside.then(|| middle(rounds, |round| round.beside_bytes as f64 / 1e6 / round.seconds)),
         "hits_percent": of_scan(|round| round.hits_percent),
         "kept_percent": of_scan(|round| round.kept_percent),
     });

@@ -77,6 +77,7 @@ impl Job<'_> {
                 Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
                 Op::Random => self.at_random(request, 1),
                 Op::RandomAhead => self.at_random(request, self.ahead(request.threads)),
+                Op::RandomBeside => self.beside_writes(request),
                 Op::Scan => self.scan(request),
             },
         )
@@ -123,6 +124,40 @@ impl Job<'_> {
             |thread: usize, line: &StartLine| self.one_at_random(request, depth, thread, line);
         let answer = Answer::of_threads(&together(request.threads, one)?);
         Ok(Answer { bytes: answer.accesses * FRAME_SIZE as u64, ..answer })
+    }
+
+    /// Pages at random, and what a thread writes meanwhile.
+    fn beside_writes(&self, request: &Request) -> Result<Answer, String> {
+        let is_over = AtomicBool::new(false);
+        let (answer, written) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| self.overwrite_until(&is_over));
+            let answer = self.at_random(request, 1);
+            // Relaxed: nothing else is told by it.
+            is_over.store(true, Ordering::Relaxed);
+            (answer, writer.join().expect("no panic"))
+        });
+        Ok(Answer { beside_bytes: written?, ..answer? })
+    }
+
+    /// Overwrites the file in order, again and again, made durable each time. How many bytes were written.
+    fn overwrite_until(&self, is_over: &AtomicBool) -> Result<u64, String> {
+        let (mut written, mut done) = (0, Ok(()));
+        // Relaxed: see above.
+        while done.is_ok() && !is_over.load(Ordering::Relaxed) {
+            self.backend.enter(&mut |way| {
+                for chunk in 0..self.pages / CHUNK_PAGES {
+                    if done.is_err() || is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    done = way.fill(chunk);
+                    written += CHUNK as u64;
+                }
+            })?;
+            if !is_over.load(Ordering::Relaxed) {
+                self.backend.sync()?;
+            }
+        }
+        done.map(|()| written)
     }
 
     fn one_at_random(

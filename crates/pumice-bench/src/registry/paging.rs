@@ -78,8 +78,9 @@ pub static IO: Entry = Entry {
     about: "A file is written, rewritten and read in order, and read at random: through the kernel's page cache by \
             read and write (buffered) and mapped (mmap), in control groups with as much memory, through pumice's \
             (direct), and by fio, which has no cache and measures the device. Pages at random are those that came \
-            from the device. The scan's rows have the share of a working set's accesses that found their page \
-            during a scan, and the share of the set that was still in memory after one; resident rows are reads of \
+            from the device; beside a thread that overwrites the file, the longest waits count. The scan's rows have \
+            the share of a working set's accesses that found their page during a scan, and the share of the set \
+            that was still in memory after one; resident rows are reads of \
             pages that are in memory.",
     part: Part::E,
     quick: Setting { arguments: &["--quick"], seconds: 40.0 },
@@ -105,6 +106,7 @@ pub static IO: Entry = Entry {
         table("Read in order", &[is("op", "in")], &IO_COLUMNS),
         table("Pages at random, one at a time", &[is("op", "random")], &IO_COLUMNS),
         table("Pages at random, asked for ahead", &[is("op", "random-ahead")], &IO_COLUMNS),
+        table("Pages at random, beside a thread that overwrites", &[is("op", "random-beside")], &IO_COLUMNS),
         table("A working set, and a scan of ten times the memory", &[is("op", "scan")], &IO_COLUMNS),
         table("Pages in memory, at random", &[begins("op", "resident")], &IO_COLUMNS),
     ],
@@ -121,8 +123,8 @@ pub static IO: Entry = Entry {
     ))],
 };
 
-const IO_COLUMNS: [Column; 17] = [
-    words("op", "{op}").wide(12),
+const IO_COLUMNS: [Column; 19] = [
+    words("op", "{op}").wide(13),
     words("backend", "{backend}"),
     number("thr", "threads", 0).wide(3),
     number("MB/s", "mb_s", 0),
@@ -131,6 +133,9 @@ const IO_COLUMNS: [Column; 17] = [
     number("iops", "iops", 0).wide(11),
     number("in/s", "in_per_s", 0),
     number("p99 us", "p99_us", 1),
+    number("max us", "max_us", 0),
+    // What the thread beside those that read writes.
+    number("MB/s out", "beside_mb_s", 0),
     number("CPU us/in", "cpu_us_per_page", 2),
     number("CPU s/GB", "cpu_s_per_gb", 3),
     // Beside a scan, and there after one.

@@ -27,6 +27,8 @@ pub struct Answer {
     pub pages_in: u64,
     /// Pages written to swap.
     pub pages_out: u64,
+    /// Bytes that another thread wrote meanwhile.
+    pub beside_bytes: u64,
     /// Half of the accesses took this long at most.
     pub p50_us: f64,
     /// 99 of 100 did.

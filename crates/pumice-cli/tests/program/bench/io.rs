@@ -28,9 +28,14 @@ fn every_operation_has_its_rows() {
         backends.extend(["buffered", "mmap"]);
     }
     for backend in &backends {
-        for (op, wanted) in
-            [("out", 1), ("rewrite", 1), ("in", 1), ("random", 2), ("random-ahead", 2)]
-        {
+        for (op, wanted) in [
+            ("out", 1),
+            ("rewrite", 1),
+            ("in", 1),
+            ("random", 2),
+            ("random-ahead", 2),
+            ("random-beside", 2),
+        ] {
             let is = |row: &&serde_json::Value| row["op"] == op && row["backend"] == *backend;
             let rows: Vec<_> = rows.iter().filter(is).collect();
             assert_eq!(rows.len(), wanted, "{op} {backend}: {}", stdout(&output));
