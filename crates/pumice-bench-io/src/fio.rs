@@ -50,8 +50,14 @@ pub fn run(file: &Path, bytes: u64, depth: usize, request: &Request) -> Result<A
     command.args(["--name=pumice".to_owned(), format!("--rw={rw}"), format!("--bs={size}")]);
     command.args([format!("--iodepth={depth}"), format!("--numjobs={threads}")]);
     if op == Op::RandomBeside {
-        command.args([format!("--name={WRITER}"), "--rw=write".to_owned(), format!("--bs={CHUNK}")]);
+        command.args([
+            format!("--name={WRITER}"),
+            "--rw=write".to_owned(),
+            format!("--bs={CHUNK}"),
+        ]);
         command.arg(format!("--iodepth={CHUNKS}"));
+        // Durable after each pass, as the others make it.
+        command.arg(format!("--fdatasync={}", (bytes / CHUNK as u64).max(1)));
     }
     let output = die_with_us(&mut command).stdin(Stdio::null()).output();
     let output = output.or_fail("can't start fio")?;

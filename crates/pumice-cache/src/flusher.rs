@@ -2,7 +2,8 @@
 //!
 //! One thread. It comes round a few times in the life of a dirty page, and at once when it is told that more is dirty
 //! than is left in peace. A thread that makes pages dirty faster than they can be written waits for it a moment at a
-//! time, before it takes a guard: it may have others, for which the flusher does not wait.
+//! time, before it takes a guard: it may have others, for which the flusher does not wait. A second thread has devices
+//! flush their own caches (`unflushed`).
 
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,25 @@ impl Cache<'_> {
         if let Some(mut writer) = writer {
             writer.retry();
             writer.close();
+        }
+    }
+
+    /// Has devices flush what they have of files, where that is due, while others write on. Runs until it is stopped.
+    pub(super) fn flush_devices_in_background(&self) {
+        let files = self.files;
+        loop {
+            let mut flusher = files.flusher();
+            while !flusher.take_flush_due() && !flusher.is_stopped() {
+                flusher = files.flush_due.wait(flusher);
+            }
+            if flusher.is_stopped() {
+                return;
+            }
+            drop(flusher);
+            for file in files.all().iter().filter(|file| file.unflushed.is_due()) {
+                file.flush_ahead();
+                count(&files.counters.flushed_ahead, 1);
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -30,6 +31,7 @@ use super::error::{CacheError, Otherwise};
 use super::open::{errno_of, Opened};
 use super::rule::WriteAhead;
 use super::settings::Options;
+use super::unflushed::Unflushed;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
 use pumice_io::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -72,6 +74,9 @@ pub(super) struct Inner {
     pub scan: Mutex<()>,
     /// Held by a thread that makes things durable.
     pub syncing: Mutex<()>,
+    /// Held while the device is flushed: the kernel tells one thread of an error, and the next is to know of it.
+    flushing: Mutex<()>,
+    pub unflushed: Unflushed,
     /// Its pages may be another file's. Relaxed: by the holder of `syncing`.
     pub is_closed: AtomicBool,
     /// Held by a thread that changes the length, but in memory only.
@@ -187,6 +192,8 @@ impl Inner {
             users: Arc::default(),
             scan: Mutex::new(()),
             syncing: Mutex::new(()),
+            flushing: Mutex::new(()),
+            unflushed: Unflushed::new(),
             is_closed: AtomicBool::new(false),
             resizing: Mutex::new(()),
             turning: Mutex::new(()),
@@ -501,13 +508,33 @@ impl Inner {
 
     /// Makes the writes durable. After one failure it is never known again which of them are. Called by a `sync`.
     pub fn make_durable(&self) -> Result<(), CacheError> {
-        if !self.has_failed_to_sync() {
-            if let Err(errno) = self.sync_data() {
-                self.note_sync_error(errno);
-            }
-        }
+        self.flush(self.flushing.lock());
         let error = |errno| CacheError::Sync { path: self.path.clone(), errno };
         self.state().sync_error.map_or(Ok(()), |errno| Err(error(errno)))
+    }
+
+    /// Flushes what was written so far, before a `sync` waits for more of it.
+    pub fn flush_ahead(&self) {
+        self.flush(self.flushing.lock());
+    }
+
+    /// The same where that is overdue still when other flushes have ended.
+    pub fn flush_overdue(&self) {
+        let flushing = self.flushing.lock();
+        if self.unflushed.is_overdue() {
+            self.flush(flushing);
+        }
+    }
+
+    fn flush(&self, _flushing: MutexGuard<'_, ()>) {
+        let (bytes, begun) = (self.unflushed.begin(), Instant::now());
+        if self.has_failed_to_sync() {
+            return;
+        }
+        match self.sync_data() {
+            Ok(()) => self.unflushed.end(bytes, begun.elapsed()),
+            Err(errno) => self.note_sync_error(errno),
+        }
     }
 
     /// From here on nobody is told that anything is durable.

@@ -9,8 +9,8 @@
 //! - `bytes`: pages that are written whole, and bytes at any place; `checksum`: pages that say whether they are right.
 //! - `inner`: a file as all threads share it; `open`: how it is opened; `table`: files as reclaim sees them.
 //! - `readahead`: the pages to read next.
-//! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
-//!   off.
+//! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`, `unflushed`: writing; `length`: growing
+//!   and cutting off.
 //!
 //! Neighbours: `pumice-paging`, whose spaces and reclaim it is made of; `pumice-io`, by which files are read and
 //! written; `pumice-frames`, whose frames have the pages.
@@ -48,11 +48,11 @@
 //! # Locks
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (to make it durable), its
 //! *resizing* (to change its length), its *turning* (to wait for all writes in flight), its *scan* (to look for dirty
-//! pages, until their writes have begun), a thread's queue of reads, a file's state. Reclaim's comes after these. A
-//! cache's *opening* (to open or close a file) comes before all of them. A `sync` waits for guards, and has *syncing*
-//! only meanwhile, for which only another `sync` waits. A thread that makes a file longer waits for no guard but one of
-//! its last page. A thread that cuts it off waits for those of pages that go. Each says so. The log is asked under no
-//! lock but *syncing*, *resizing* and *scan*.
+//! pages, until their writes have begun), its *flushing* (to flush its device), a thread's queue of reads, a file's
+//! state. Reclaim's comes after these. A cache's *opening* (to open or close a file) comes before all of them. A `sync`
+//! waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread that makes a file
+//! longer waits for no guard but one of its last page. A thread that cuts it off waits for those of pages that go. Each
+//! says so. The log is asked under no lock but *syncing*, *resizing* and *scan*.
 
 mod bytes;
 mod checksum;
@@ -75,6 +75,7 @@ mod table;
 mod task;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
+mod unflushed;
 mod view;
 mod write_back;
 
@@ -140,6 +141,8 @@ pub struct Counts {
     pub resident: u64,
     /// Times a thread waited because too much was dirty.
     pub throttled: u64,
+    /// Times a device was flushed before a `sync` had to wait for more.
+    pub flushed_ahead: u64,
     /// Times a thread waited for a frame.
     pub allocstall: u64,
 }
@@ -252,8 +255,15 @@ impl<'c> Cache<'c> {
 
     /// The counts so far.
     pub fn counts(&self) -> Counts {
-        let Counters { read, read_requests, read_ahead, written, write_requests, throttled } =
-            &self.files.counters;
+        let Counters {
+            read,
+            read_requests,
+            read_ahead,
+            written,
+            write_requests,
+            throttled,
+            flushed_ahead,
+        } = &self.files.counters;
         // Relaxed: numbers.
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let dirty: &AtomicUsize = &self.files.dirty;
@@ -266,6 +276,7 @@ impl<'c> Cache<'c> {
             dirty: dirty.load(Ordering::Relaxed) as u64,
             resident: self.space.rss() as u64,
             throttled: number(throttled),
+            flushed_ahead: number(flushed_ahead),
             allocstall: (self.reclaim)().allocstall,
         }
     }

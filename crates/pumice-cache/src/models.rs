@@ -442,7 +442,11 @@ fn shuttle_no_sync_succeeds_after_one_that_failed() {
                 assert!(has_failed);
             })
         });
+        // Flushes that nobody waits for are told of the error as well, in place of a sync.
+        let flushed = file.clone();
+        let ahead = thread::spawn(move || (0..2).for_each(|_| flushed.inner.flush_ahead()));
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        ahead.join().expect("no panic");
         stage.disk.crash();
         let task = cache.task().expect("room");
         assert!(matches!(task.close(file), Err(CacheError::Sync { .. })));

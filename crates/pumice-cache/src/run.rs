@@ -99,6 +99,7 @@ fn with_threads<R, P: Policy + Send>(
             refuse_child(self.2);
             self.0.flusher().stop();
             self.0.wake_flusher.notify_all();
+            self.0.flush_due.notify_all();
             self.0.flushed.notify_all();
             self.1.stop();
         }
@@ -107,6 +108,7 @@ fn with_threads<R, P: Policy + Send>(
         let maker = Maker::here();
         let stop = Stop(cache.files, reclaim, maker);
         scope.spawn(|| reclaim.kswapd());
+        scope.spawn(|| cache.flush_devices_in_background());
         let flusher = scope.spawn(|| cache.flush_in_background());
         let result = work(cache);
         refuse_child(maker);

@@ -29,6 +29,8 @@ pub(super) struct Counters {
     pub written: AtomicU64,
     pub write_requests: AtomicU64,
     pub throttled: AtomicU64,
+    /// Flushes that no `sync` waited for.
+    pub flushed_ahead: AtomicU64,
 }
 
 /// Adds to a count.
@@ -54,6 +56,7 @@ pub(super) struct Files {
     pub counters: Counters,
     flusher: Mutex<Flusher>,
     pub wake_flusher: Condvar,
+    pub flush_due: Condvar,
     pub flushed: Condvar,
 }
 
@@ -63,6 +66,8 @@ pub(super) struct Flusher {
     is_stopped: bool,
     /// Somebody waits, or there is more that is dirty than is left in peace.
     is_wanted: bool,
+    /// A device is to be flushed.
+    is_flush_due: bool,
     /// Rounds it has done.
     pub rounds: u64,
 }
@@ -82,6 +87,11 @@ impl Flusher {
     pub fn take_wanted(&mut self) -> bool {
         std::mem::take(&mut self.is_wanted)
     }
+
+    /// Whether a device was to be flushed; now it is not.
+    pub fn take_flush_due(&mut self) -> bool {
+        std::mem::take(&mut self.is_flush_due)
+    }
 }
 
 impl Files {
@@ -98,6 +108,7 @@ impl Files {
             counters: Counters::default(),
             flusher: Mutex::default(),
             wake_flusher: Condvar::new(),
+            flush_due: Condvar::new(),
             flushed: Condvar::new(),
         }
     }
@@ -151,6 +162,15 @@ impl Files {
         if !flusher.is_wanted {
             flusher.is_wanted = true;
             self.wake_flusher.notify_one();
+        }
+    }
+
+    /// Tells the thread that flushes devices that it is time to.
+    pub fn want_device_flushed(&self) {
+        let mut flusher = self.flusher();
+        if !flusher.is_flush_due {
+            flusher.is_flush_due = true;
+            self.flush_due.notify_one();
         }
     }
 
@@ -258,6 +278,9 @@ unsafe impl Backing for Files {
         if result.is_ok() {
             count(&self.counters.written, pages);
             count(&self.counters.write_requests, 1);
+        }
+        if file.unflushed.is_due() {
+            self.want_device_flushed();
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod faults;
+mod flushes;
 mod frames;
 mod lengths;
 mod logs;

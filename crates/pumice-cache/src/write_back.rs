@@ -36,6 +36,7 @@ const LOG_LOOK: Duration = Duration::from_micros(100);
 /// Writes pages of files back. It is one thread's, for as long as it takes.
 pub(super) struct Writer<'w, 'c> {
     task: &'w FileTask<'c>,
+    files: &'w Files,
     counters: &'w Counters,
     /// All guards that there are were forgotten: they are not waited for.
     is_last: bool,
@@ -55,6 +56,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     pub fn new(task: &'w FileTask<'c>, files: &'w Files) -> Writer<'w, 'c> {
         Writer {
             task,
+            files,
             counters: &files.counters,
             is_last: files.is_ending.load(Ordering::Relaxed),
             queues: &files.writers,
@@ -213,6 +215,13 @@ impl<'w, 'c> Writer<'w, 'c> {
     fn submit(&mut self, file: &Arc<Inner>) {
         let mut batch = std::mem::take(&mut self.batch);
         while !batch.is_empty() {
+            if file.unflushed.is_due() {
+                self.files.want_device_flushed();
+            }
+            if file.unflushed.is_overdue() {
+                // Faster than the device: others wait for this thread then, before they make more dirty.
+                file.flush_overdue();
+            }
             while self.queue.room() == 0 {
                 self.reap();
             }

@@ -75,6 +75,7 @@ impl Inner {
         let epoch = state.epoch;
         state.writing[epoch] += 1;
         drop(state);
+        self.unflushed.add(bytes);
         let offset = first as u64 * FRAME;
         Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
     }
