@@ -76,6 +76,8 @@ impl Disk {
         }
         self.flushes.fetch_sub(1, Ordering::Relaxed);
         if left == 1 {
+            // The kernel tells one thread, which others do not know of yet.
+            (0..8).for_each(|_| thread::yield_now());
             return Err(Errno::IO);
         }
         // Bytes that are written meanwhile are not flushed.

@@ -7,9 +7,9 @@
 //!
 //! Only a file that has been synced after many writes is flushed ahead: another may be one that nobody ever syncs.
 //! After that, a flush is due when so much was written as the last one of many bytes had done in [`TARGET`], or twice
-//! as much as before it: a device may have flushed of its own accord, which says nothing of the next time. Where flushes
-//! cost nothing, that is soon never. A thread of its own flushes, while others write on. Where that is too slow, the
-//! thread that writes pages back waits for a flush, and those that make pages dirty wait for that thread.
+//! as much as before it: a device may have flushed of its own accord, which says nothing of the next time. Where
+//! flushes cost nothing, that is soon never. A thread of its own flushes, while others write on. Where that is too
+//! slow, the thread that writes pages back waits for a flush, and those that make pages dirty wait for that thread.
 //!
 //! | from | to | when |
 //! |---|---|---|

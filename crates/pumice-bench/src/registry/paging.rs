@@ -134,7 +134,7 @@ const IO_COLUMNS: [Column; 19] = [
     number("in/s", "in_per_s", 0),
     number("p99 us", "p99_us", 1),
     number("max us", "max_us", 0),
-    // What the thread beside those that read writes.
+    // Of the thread that writes beside those that read.
     number("MB/s out", "beside_mb_s", 0),
     number("CPU us/in", "cpu_us_per_page", 2),
     number("CPU s/GB", "cpu_s_per_gb", 3),
