@@ -444,13 +444,39 @@ fn shuttle_no_sync_succeeds_after_one_that_failed() {
                 assert!(has_failed);
             })
         });
-        // Flushes that nobody waits for are told of the error as well, in place of a sync.
-        let flushed = file.clone();
-        let ahead = thread::spawn(move || (0..2).for_each(|_| flushed.inner.flush_ahead()));
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        ahead.join().expect("no panic");
         stage.disk.crash();
         let task = cache.task().expect("room");
+        assert!(matches!(task.close(file), Err(CacheError::Sync { .. })));
+        drop(task);
+        stage.model.give_back(stage.kept);
+        stage.shared.end();
+        std::fs::remove_file(&stage.path).expect("ours");
+    };
+    shuttle::check_random(once, ITERATIONS);
+}
+
+/// Flushes that nobody waits for go on beside a sync, and one of all these fails: what is lost then is not said to be
+/// durable, also while the thread that was told of the error has told nobody.
+#[test]
+fn shuttle_a_sync_fails_beside_a_flush_that_was_told_of_the_error() {
+    /// About as many as take as long as the sync.
+    const AHEAD: usize = 40;
+    let once = || {
+        let fails = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 1..=AHEAD);
+        let stage = Stage::on(Arc::new(Disk::new(Faults::default(), fails)));
+        let file = stage.open();
+        let task = stage.cache.task().expect("room");
+        let flushed = file.clone();
+        let ahead = thread::spawn(move || (0..AHEAD).for_each(|_| flushed.inner.flush_ahead()));
+        let view = task.view(&file).expect("room");
+        add(&view, &stage.disk, 0);
+        match view.sync() {
+            Ok(()) => assert_eq!(stage.disk.after_crash(0), 1, "what is lost is durable"),
+            Err(error) => assert!(matches!(error, CacheError::Sync { .. }), "{error}"),
+        }
+        ahead.join().expect("no panic");
+        drop(view);
         assert!(matches!(task.close(file), Err(CacheError::Sync { .. })));
         drop(task);
         stage.model.give_back(stage.kept);
