@@ -456,8 +456,8 @@ fn shuttle_no_sync_succeeds_after_one_that_failed() {
     shuttle::check_random(once, ITERATIONS);
 }
 
-/// Flushes that nobody waits for go on beside a sync, and one of all these fails. Lost bytes are not said to be durable,
-/// also while the thread that was told of the error has told nobody.
+/// Flushes that nobody waits for go on beside a sync, and one of all these fails. Lost bytes are not said to be
+/// durable, also while the thread that was told of the error has told nobody.
 #[test]
 fn shuttle_a_sync_fails_beside_a_flush_that_was_told_of_the_error() {
     /// About as many as take as long as the sync.
