@@ -157,8 +157,11 @@ impl<'c> View<'_, 'c> {
         fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
-        let dirty = self.task.forget(beyond);
-        file.dirty.remove(dirty);
+        // Others can have the frames of pages that nobody has while this thread waits for guards: reclaim writes no page
+        // beyond the end.
+        file.dirty.remove(self.task.forget_idle(beyond.clone()));
+        self.task.task.give_frames_back();
+        file.dirty.remove(self.task.forget(beyond));
         self.task.task.give_frames_back();
         file.nothing_from(first);
         file.set_change(Change::Still);

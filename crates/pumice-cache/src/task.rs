@@ -208,6 +208,12 @@ impl<'c> CacheTask<'c> {
         file.error_since(seen).and(logged).and(durable)
     }
 
+    /// As [`CacheTask::forget`], but only pages that nobody has, without waiting.
+    pub(super) fn forget_idle(&self, pages: std::ops::Range<usize>) -> usize {
+        // SAFETY: a file's region stays until the cache ends.
+        unsafe { self.task.forget_idle(pages) }
+    }
+
     /// Forgets pages of a file that is cut off or closed: how many were dirty.
     pub(super) fn forget(&self, pages: std::ops::Range<usize>) -> usize {
         let mut waits = 0;

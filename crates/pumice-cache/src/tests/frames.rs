@@ -193,17 +193,18 @@ fn who_has_all_frames_is_told_that_there_is_none() {
     });
 }
 
-/// Writes to twice as many pages as there are frames, which all may be dirty, while a thread cuts a page off.
+/// Writes to so many pages, all of which may be dirty, while a thread cuts those behind them off.
 fn write_beside_a_cut(
     cache: &Cache<'_>,
     file: &File,
+    left: usize,
     meanwhile: impl FnOnce(ScopedJoinHandle<'_, ()>),
 ) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let task = cache.task().expect("room");
             let view = task.view(file).expect("room");
-            view.set_len(((PAGES - 1) * FRAME_SIZE) as u64).expect("shorter");
+            view.set_len((left * FRAME_SIZE) as u64).expect("shorter");
         });
         while file.inner.resizing.try_lock().is_some() {
             std::thread::yield_now();
@@ -211,12 +212,12 @@ fn write_beside_a_cut(
         meanwhile(scope.spawn(|| {
             let task = cache.task().expect("room");
             let view = task.view(file).expect("room");
-            for page in 0..PAGES - 1 {
+            for page in 0..left {
                 view.overwrite(page, &[1; FRAME_SIZE]).expect("a frame");
             }
         }));
     });
-    assert_eq!(file.pages(), PAGES - 1);
+    assert_eq!(file.pages(), left);
 }
 
 /// It waits for guards of pages that go, however long that is: pages that stay are written.
@@ -226,7 +227,24 @@ fn who_cuts_a_file_off_and_waits_for_a_guard_keeps_no_page_from_the_device() {
     with_file(&undisturbed(), &scratch, |cache, _, file, view| {
         view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
         let guard = view.read(PAGES - 1).expect("there");
-        write_beside_a_cut(cache, file, |writer| {
+        write_beside_a_cut(cache, file, PAGES - 1, |writer| {
+            writer.join().expect("there are frames");
+            drop(guard);
+        });
+    });
+}
+
+/// The frames of those that nobody has are the writers' at once, though all memory was full of them.
+#[test]
+fn who_cuts_a_file_off_and_waits_for_a_guard_keeps_no_frame() {
+    let scratch = Scratch::new("frames-cut-guard");
+    with_file(&undisturbed(), &scratch, |cache, _, file, view| {
+        view.set_len((4 * PAGES * FRAME_SIZE) as u64).expect("room");
+        let guard = view.read(PAGES / 2).expect("there");
+        (3 * PAGES..4 * PAGES).for_each(|page| {
+            view.overwrite(page, &[2; FRAME_SIZE]).expect("a frame");
+        });
+        write_beside_a_cut(cache, file, PAGES / 2, |writer| {
             writer.join().expect("there are frames");
             drop(guard);
         });
@@ -240,7 +258,7 @@ fn writers_wait_for_a_device_that_is_slow_to_cut_a_file_off() {
     with_file(&undisturbed(), &scratch, |cache, _, file, view| {
         view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
         let slow = file.inner.data.fails.set_len.lock().expect("no panic");
-        write_beside_a_cut(cache, file, |writer| {
+        write_beside_a_cut(cache, file, PAGES - 1, |writer| {
             std::thread::sleep(Duration::from_secs(3));
             drop(slow);
             writer.join().expect("there are frames");

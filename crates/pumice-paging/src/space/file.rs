@@ -173,6 +173,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         });
     }
 
+    /// As [`Task::forget`], but only pages that it need not wait for.
+    pub(crate) fn forget_idle(&self, pages: Range<usize>) -> usize {
+        let mut dirty = 0;
+        self.scan(pages, |page, _| {
+            dirty += usize::from(matches!(self.try_forget(page), Some(Forgotten::Dirty)));
+        });
+        dirty
+    }
+
     /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
     /// guards of them, or read them; `waits` is called each time, with the first of these. How many were dirty.
     pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {

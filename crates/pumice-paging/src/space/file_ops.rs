@@ -19,7 +19,7 @@ use pumice_frames::addr::Pfn;
 /// See the module's top. Each method is as the task's of the same name.
 ///
 /// # Safety
-/// Of [`FileOps::scan_dirty`] and [`FileOps::forget`]: the regions of these pages stay, and the code that they call
+/// Of [`FileOps::scan_dirty`], [`FileOps::forget`] and [`FileOps::forget_idle`]: the regions of these pages stay, and the code that they call
 /// maps and unmaps nothing in the space.
 #[allow(clippy::missing_errors_doc, clippy::missing_safety_doc, missing_docs, reason = "see there")]
 pub trait FileOps {
@@ -38,6 +38,7 @@ pub trait FileOps {
     unsafe fn end_overtaken(&self, overtaken: Overtaken);
     fn is_being_read(&self, page: usize) -> bool;
     unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
+    unsafe fn forget_idle(&self, pages: Range<usize>) -> usize;
     unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
     fn begin_write_back_all(
@@ -90,6 +91,9 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     }
     unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize)) {
         self.scan_dirty(pages, found)
+    }
+    unsafe fn forget_idle(&self, pages: Range<usize>) -> usize {
+        self.forget_idle(pages)
     }
     unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize {
         self.forget(pages, waits)
