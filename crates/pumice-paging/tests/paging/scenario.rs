@@ -181,7 +181,7 @@ impl Run {
         let begun = Instant::now();
         // Pages that a child shares can't go: there is to be time without one.
         let is_forking = self.scenario.doing == Doing::Forks;
-        let least = self.scenario.pages * if is_forking { 60 } else { 1 };
+        let least = self.scenario.pages * if is_forking { 24 } else { 1 };
         let mut random = Rng::with_seed(self.seed ^ (thread as u64) << 56);
         let mut step = 0;
         loop {
