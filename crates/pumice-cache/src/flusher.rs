@@ -87,9 +87,18 @@ impl Cache<'_> {
                 return;
             }
             drop(flusher);
-            for file in files.all().iter().filter(|file| file.unflushed.is_due()) {
+            let begun = Instant::now();
+            // This file alone can't be closed meanwhile. Others say that they are due when more of them is written.
+            let due = files.all().into_iter().filter(|file| file.unflushed.is_due());
+            if let Some(file) = due.max_by_key(|file| file.unflushed.times_due()) {
                 file.flush_ahead();
                 count(&files.counters.flushed_ahead, 1);
+            }
+            let (took, ended) = (begun.elapsed(), Instant::now());
+            let mut flusher = files.flusher();
+            while ended.elapsed() < took && !flusher.is_stopped() {
+                let rest = took.saturating_sub(ended.elapsed());
+                flusher = files.flush_due.wait_timeout(flusher, rest).0;
             }
         }
     }

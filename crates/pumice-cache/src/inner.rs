@@ -31,7 +31,7 @@ use super::error::{CacheError, Otherwise};
 use super::open::{errno_of, Opened};
 use super::rule::WriteAhead;
 use super::settings::Options;
-use super::unflushed::Unflushed;
+use super::unflushed::{Unflushed, Why};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
 use pumice_io::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ pub(super) struct Inner {
     /// Held by a thread that makes things durable.
     pub syncing: Mutex<()>,
     /// Held while the device is flushed: the kernel tells one thread of an error, and the next is to know of it.
-    flushing: Mutex<()>,
+    pub flushing: Mutex<()>,
     pub unflushed: Unflushed,
     /// Its pages may be another file's. Relaxed: by the holder of `syncing`.
     pub is_closed: AtomicBool,
@@ -508,26 +508,21 @@ impl Inner {
 
     /// Makes the writes durable. After one failure it is never known again which of them are. Called by a `sync`.
     pub fn make_durable(&self) -> Result<(), CacheError> {
-        self.flush(self.flushing.lock());
+        self.flush(self.flushing.lock(), Why::Sync);
         let error = |errno| CacheError::Sync { path: self.path.clone(), errno };
         self.state().sync_error.map_or(Ok(()), |errno| Err(error(errno)))
     }
 
-    /// Flushes what was written so far, before a `sync` waits for more of it.
+    /// Flushes what was written so far, before a `sync` waits for more of it, if that is still due.
     pub fn flush_ahead(&self) {
-        self.flush(self.flushing.lock());
-    }
-
-    /// The same where that is overdue still when other flushes have ended.
-    pub fn flush_overdue(&self) {
         let flushing = self.flushing.lock();
-        if self.unflushed.is_overdue() {
-            self.flush(flushing);
+        if self.unflushed.is_due() {
+            self.flush(flushing, Why::Due);
         }
     }
 
-    fn flush(&self, _flushing: MutexGuard<'_, ()>) {
-        let (bytes, begun) = (self.unflushed.begin(), Instant::now());
+    fn flush(&self, _flushing: MutexGuard<'_, ()>, why: Why) {
+        let (bytes, begun) = (self.unflushed.begin(why), Instant::now());
         if self.has_failed_to_sync() {
             return;
         }

@@ -8,9 +8,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use shuttle::thread;
 
+use super::unflushed::{Why, LEAST};
 use super::*;
 use pumice_frames::frame::Gfp;
 use pumice_io::fake::late::{Device, Faults, Late};
@@ -468,7 +470,14 @@ fn shuttle_a_sync_fails_beside_a_flush_that_was_told_of_the_error() {
         let file = stage.open();
         let task = stage.cache.task().expect("room");
         let flushed = file.clone();
-        let ahead = thread::spawn(move || (0..AHEAD).for_each(|_| flushed.inner.flush_ahead()));
+        file.inner.unflushed.add(usize::MAX / 2);
+        file.inner.unflushed.end(file.inner.unflushed.begin(Why::Sync), Duration::MAX);
+        let ahead = thread::spawn(move || {
+            (0..AHEAD).for_each(|_| {
+                flushed.inner.unflushed.add(2 * LEAST);
+                flushed.inner.flush_ahead();
+            });
+        });
         let view = task.view(&file).expect("room");
         add(&view, &stage.disk, 0);
         match view.sync() {
@@ -477,7 +486,8 @@ fn shuttle_a_sync_fails_beside_a_flush_that_was_told_of_the_error() {
         }
         ahead.join().expect("no panic");
         drop(view);
-        assert!(matches!(task.close(file), Err(CacheError::Sync { .. })));
+        let has_failed = matches!(task.close(file), Err(CacheError::Sync { .. }));
+        assert_eq!(has_failed, stage.disk.flushes.load(Ordering::Relaxed) == 0);
         drop(task);
         stage.model.give_back(stage.kept);
         stage.shared.end();

@@ -5,17 +5,12 @@
 //! after each 8 MiB, the same bytes take no longer in all, and a read waits for a tenth of that. (So
 //! `innodb_fsync_threshold` and RocksDB's `bytes_per_sync`.)
 //!
-//! Only a file that has been synced after many writes is flushed ahead: another may be one that nobody ever syncs.
-//! After that, a flush is due when so much was written as the last one of many bytes had done in [`TARGET`], or twice
-//! as much as before it: a device may have flushed of its own accord, which says nothing of the next time. Where
-//! flushes cost nothing, that is soon never. A thread of its own flushes, while others write on. Where that is too
-//! slow, the thread that writes pages back waits for a flush, and those that make pages dirty wait for that thread.
-//!
-//! | from | to | when |
-//! |---|---|---|
-//! | never flushed ahead | 16 MiB at most until the next is due | a `sync` flushed [`LEAST`] or more |
-//! | a flush is due | a flush | the thread comes to it, or a `sync` does |
-//! | a flush is overdue: twice as much | a flush | the thread that writes back ends it before it writes more |
+//! Only a file that has been synced after many writes is flushed ahead, and of what is written then no more than twice
+//! what was written before that sync: nobody may ever sync it again. A flush is due when so much was written as the
+//! last one of many bytes had done in [`TARGET`], or twice as much as before it: a device may have flushed of its own
+//! accord, which says nothing of the next time. Where flushes cost nothing, that is soon never. A thread of its own
+//! flushes, while others write on: nobody waits for it but a `sync` of that file. It rests as long as a flush took, for
+//! a flush may take long however little was written, and a `sync` is to come between.
 //!
 //! Numbers only, all relaxed: a flush that comes a little early or late does no harm, and `sync` does not ask here.
 
@@ -35,12 +30,25 @@ pub(super) struct Unflushed {
     bytes: AtomicUsize,
     /// Above this a flush is due.
     limit: AtomicUsize,
+    /// Flushed ahead since a `sync`, and the most that is.
+    ahead: AtomicUsize,
+    most_ahead: AtomicUsize,
+}
+
+/// The wish for a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A `sync` waits for it.
+    Sync,
+    /// It is due.
+    Due,
 }
 
 impl Unflushed {
     /// Nothing was written, and nothing is known.
     pub fn new() -> Unflushed {
-        Unflushed { bytes: AtomicUsize::new(0), limit: AtomicUsize::new(usize::MAX) }
+        let [bytes, ahead, most_ahead] = [0; 3].map(AtomicUsize::new);
+        Unflushed { bytes, limit: AtomicUsize::new(usize::MAX), ahead, most_ahead }
     }
 
     /// Bytes are about to be written.
@@ -51,16 +59,29 @@ impl Unflushed {
     /// Whether a flush is due.
     pub fn is_due(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
+            && self.ahead.load(Ordering::Relaxed) < self.most_ahead.load(Ordering::Relaxed)
     }
 
-    /// Whether so much was written since it was due that it is waited for.
-    pub fn is_overdue(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) / 2 > self.limit.load(Ordering::Relaxed)
+    /// How many times as much was written as makes a flush due.
+    pub fn times_due(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) / self.limit.load(Ordering::Relaxed).max(1)
     }
 
-    /// A flush begins: how many bytes it is of.
-    pub fn begin(&self) -> usize {
-        self.bytes.swap(0, Ordering::Relaxed)
+    /// A flush begins: how many bytes it is of. One at a time.
+    pub fn begin(&self, why: Why) -> usize {
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        let all = self.ahead.load(Ordering::Relaxed).saturating_add(bytes);
+        match why {
+            Why::Due => self.ahead.store(all, Ordering::Relaxed),
+            Why::Sync => {
+                self.ahead.store(0, Ordering::Relaxed);
+                // A sync of little is one of many between two of much.
+                if all >= LEAST {
+                    self.most_ahead.store(all.saturating_mul(2), Ordering::Relaxed);
+                }
+            }
+        }
+        bytes
     }
 
     /// It took so long.
@@ -91,33 +112,55 @@ mod tests {
         let unflushed = Unflushed::new();
         unflushed.add(1 << 30);
         assert!(!unflushed.is_due(), "nobody has synced it");
-        assert_eq!(unflushed.begin(), 1 << 30);
+        assert_eq!(unflushed.begin(Why::Sync), 1 << 30);
         unflushed.end(4096, Duration::from_secs(1));
         unflushed.add(1 << 30);
         assert!(!unflushed.is_due(), "a flush of few bytes says nothing");
-        let bytes = unflushed.begin();
+        let bytes = unflushed.begin(Why::Sync);
         unflushed.end(bytes, Duration::from_secs(1));
         unflushed.add(2 * LEAST);
         assert!(!unflushed.is_due());
         unflushed.add(2 * LEAST);
-        assert!(unflushed.is_due() && !unflushed.is_overdue());
-        unflushed.add(2);
-        assert!(unflushed.is_overdue());
+        assert!(unflushed.is_due() && unflushed.times_due() == 2);
+    }
+
+    #[test]
+    fn a_file_that_is_not_synced_again_is_left() {
+        let unflushed = Unflushed::new();
+        unflushed.add(8 * LEAST);
+        unflushed.end(unflushed.begin(Why::Sync), Duration::from_secs(9));
+        let flush_while_due = || {
+            let mut flushes = 0;
+            loop {
+                unflushed.add(2 * LEAST + 1);
+                if !unflushed.is_due() {
+                    return flushes;
+                }
+                unflushed.end(unflushed.begin(Why::Due), Duration::from_secs(9));
+                flushes += 1;
+            }
+        };
+        assert_eq!(flush_while_due(), 8, "twice as much as before the sync");
+        // Syncs of little change nothing; one of much does, with all that was flushed ahead of it.
+        unflushed.begin(Why::Sync);
+        unflushed.begin(Why::Sync);
+        assert_eq!(flush_while_due(), 18);
     }
 
     #[test]
     fn the_limit_doubles_at_most() {
         let unflushed = Unflushed::new();
+        unflushed.add(1 << 50);
         for nth in 1..10 {
             unflushed.end(1 << 40, Duration::from_micros(1));
-            unflushed.begin();
+            unflushed.begin(Why::Sync);
             unflushed.add(LEAST << nth);
             assert!(!unflushed.is_due());
             unflushed.add(1);
             assert!(unflushed.is_due());
         }
         unflushed.end(LEAST, Duration::from_secs(1));
-        unflushed.begin();
+        unflushed.begin(Why::Sync);
         unflushed.add(LEAST + 1);
         assert!(unflushed.is_due(), "a slow one counts at once");
     }

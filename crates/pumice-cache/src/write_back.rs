@@ -218,10 +218,6 @@ impl<'w, 'c> Writer<'w, 'c> {
             if file.unflushed.is_due() {
                 self.files.want_device_flushed();
             }
-            if file.unflushed.is_overdue() {
-                // Faster than the device: others wait for this thread then, before they make more dirty.
-                file.flush_overdue();
-            }
             while self.queue.room() == 0 {
                 self.reap();
             }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::unflushed::LEAST;
+use super::super::unflushed::{Why, LEAST};
 use super::*;
 
 const PAGES: usize = 4 * LEAST / FRAME_SIZE;
@@ -32,6 +32,15 @@ fn a_file_that_was_synced_is_flushed_ahead_and_another_is_not() {
     });
 }
 
+/// A flush is due.
+fn make_due(file: &File) {
+    let unflushed = &file.inner.unflushed;
+    unflushed.add(16 * LEAST);
+    unflushed.end(unflushed.begin(Why::Sync), Duration::from_secs(9));
+    unflushed.add(LEAST + 1);
+    assert!(unflushed.is_due());
+}
+
 #[test]
 fn an_error_of_a_flush_that_nobody_waits_for_reaches_the_next_sync() {
     let scratch = Scratch::new("flush-fails");
@@ -43,6 +52,7 @@ fn an_error_of_a_flush_that_nobody_waits_for_reaches_the_next_sync() {
         view.sync().expect("the device is there");
         let fails = &file.inner.data.fails.sync;
         fails.lock().expect("no panic").push_back(Some(Errno::IO));
+        make_due(&file);
         file.inner.flush_ahead();
         assert!(fails.lock().expect("no panic").is_empty(), "it was asked");
         let error = view.sync().expect_err("it is lost");
@@ -52,18 +62,41 @@ fn an_error_of_a_flush_that_nobody_waits_for_reaches_the_next_sync() {
 }
 
 #[test]
-fn one_flush_is_enough_for_all_that_wait_for_an_overdue_one() {
-    let scratch = Scratch::new("overdue");
-    with_file(&settings(512), &scratch, |_, _, file, _| {
-        let unflushed = &file.inner.unflushed;
-        unflushed.end(LEAST, Duration::from_secs(1));
-        unflushed.add(2 * LEAST + 2);
-        assert!(unflushed.is_overdue());
-        // The second would get the error.
+fn a_flush_that_is_not_due_any_more_is_left() {
+    let scratch = Scratch::new("not-due");
+    with_file(&settings(512), &scratch, |_, _, file, view| {
+        make_due(file);
+        view.sync().expect("the device is there");
         let fails = &file.inner.data.fails.sync;
-        fails.lock().expect("no panic").extend([None, Some(Errno::IO)]);
-        (0..2).for_each(|_| file.inner.flush_overdue());
-        assert!(!unflushed.is_due());
-        assert_eq!(fails.lock().expect("no panic").drain(..).count(), 1);
+        fails.lock().expect("no panic").push_back(None);
+        file.inner.flush_ahead();
+        assert_eq!(fails.lock().expect("no panic").drain(..).count(), 1, "nobody has asked");
+    });
+}
+
+/// Files whose devices answer are written, synced and closed meanwhile, as the file itself is written.
+#[test]
+fn nobody_waits_for_the_device_of_another_file() {
+    let (scratch, other) = (Scratch::new("flush-hangs"), Scratch::new("flush-goes-on"));
+    with_file(&settings(512), &scratch, |cache, task, file, view| {
+        view.set_len((600 * FRAME_SIZE) as u64).expect("room");
+        make_due(file);
+        let hangs = file.inner.data.fails.sync.lock().expect("no panic");
+        cache.files.want_device_flushed();
+        while file.inner.flushing.try_lock().is_some() {
+            std::thread::yield_now();
+        }
+        let second = cache.open(&other.0, &Options::new()).expect("a file");
+        let beside = task.view(&second).expect("room");
+        for page in 0..600 {
+            view.overwrite(page, &[1; FRAME_SIZE]).expect("a frame");
+            beside.write_at((page * FRAME_SIZE) as u64, &[2; FRAME_SIZE]).expect("a frame");
+        }
+        beside.sync().expect("the device is there");
+        drop(beside);
+        task.close(second).expect("nobody else has it");
+        assert!(file.inner.flushing.try_lock().is_none(), "it hangs still");
+        drop(hangs);
+        view.sync().expect("the device is there");
     });
 }
