@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use object::elf::{FileHeader64, Machine, SectionHeader64, EM_AARCH64, EM_X86_64, PT_INTERP};
@@ -103,7 +103,7 @@ fn is_executable(path: &Path) -> bool {
 /// The program that interprets a script; for `#!/usr/bin/env NAME`, the program NAME.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
-    File::open(path).ok()?.take(MAX_LINE).read_to_end(&mut start).ok()?;
+    open(path)?.take(MAX_LINE).read_to_end(&mut start).ok()?;
     let words = shebang(&start)?;
     let mut words = words.split(|byte| b" \t".contains(byte)).filter(|word| !word.is_empty());
     let first = words.next()?;
@@ -112,6 +112,13 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
         return in_path(OsStr::from_bytes(words.find(is_name)?));
     }
     Some(PathBuf::from(OsString::from_vec(first.to_vec())))
+}
+
+/// Opens a plain file. A pipe of that name may have taken its place, and would be waited for.
+fn open(path: &Path) -> Option<File> {
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().is_ok_and(|it| it.is_file()).then_some(file)
 }
 
 fn shebang(start: &[u8]) -> Option<&[u8]> {
@@ -125,10 +132,7 @@ fn kind_of_file(path: &Path) -> Kind {
     if gains_privileges(path, &metadata) {
         return Kind::Privileged;
     }
-    match File::open(path) {
-        Ok(file) if metadata.is_file() => kind(&ReadCache::new(file)),
-        _ => Kind::Other,
-    }
+    open(path).map_or(Kind::Other, |file| kind(&ReadCache::new(file)))
 }
 
 fn gains_privileges(path: &Path, metadata: &fs::Metadata) -> bool {
@@ -220,6 +224,17 @@ mod tests {
         assert_eq!(kind(&b"\x7fELF\x01"[..]), Kind::Foreign);
         assert_eq!(kind_of_file(Path::new("/no/such/file")), Kind::Other);
         assert_eq!(kind_of_file(Path::new("/")), Kind::Other);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_pipe() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.as_os_str().as_bytes()).expect("no zero byte");
+        // SAFETY: a plain system call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o700) }, 0);
+        let found = look_up(pipe.as_os_str()).expect("a name is enough");
+        assert_eq!(found.kind, Kind::Other);
     }
 
     #[test]

@@ -51,8 +51,11 @@ impl Heap {
         let whole = whole_blocks(run);
         let has_grown = |block| zone.ledger().block(block).grown();
         let end_of_last = run.end().0.next_multiple_of(BLOCK_FRAMES);
+        // A block in parts has no hint of its own that it has grown.
+        let is_end_tainted =
+            run.end().0 < end_of_last && zone.ledger().block(run.end().block()).tainted();
         if zone.kind == ZoneKind::Demand && run.start.0 + frames <= end_of_last {
-            let is_advised = has_grown(whole.end - 1) && is_alike(zone, run);
+            let is_advised = has_grown(whole.end - 1) && is_end_tainted && is_alike(zone, run);
             return if is_advised { Way::Within } else { Way::Small };
         }
         self.look_at_held(added);
@@ -62,7 +65,7 @@ impl Heap {
         let may_hold =
             !self.is_too_much_held() && (added <= run.frames || self.may_hold_unseen(added));
         if zone.kind == ZoneKind::Ready {
-            let is_small = !whole.is_empty() && has_grown(whole.end - 1);
+            let is_small = is_end_tainted || !whole.is_empty() && has_grown(whole.end - 1);
             let is_known = self.classes.density(frames) == Density::Dense;
             let is_huge = !is_small && (is_known || may_hold);
             // Without calls there is no advice.

@@ -5,7 +5,8 @@
 //! *tainted*: before others get them, one fresh mapping takes its place. Their hints say that a move did it. A run on
 //! which the program has set attributes is copied: its attributes stay as the program set them.
 //!
-//! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
+//! Shorter runs are copied if they are dense, where memory is ready for the copy: that costs less than two calls, and
+//! leaves no mapping behind. Else all of the copy would be faulted in, and the run's gain with it. A copy of
 //! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
 //! moved, too, unless its new size is known to be touched: ready memory suits it better. Where pages are not moved,
 //! only those that hold something are copied, to memory that reads as zeros. The kernel's word on residence decides
@@ -28,7 +29,7 @@ use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{self, Memory, Os};
 
-/// Shorter runs are copied if they are dense.
+/// Shorter runs are copied if they are dense, and memory is ready.
 const LEAST_BLOCKS: usize = 4;
 /// A run is sparse if this share of it is absent, and more.
 const ABSENT_SHARE: usize = 8;
@@ -53,7 +54,9 @@ impl Heap {
             let blocks = whole_blocks(range).len();
             // Each move costs up to two mappings, of which a process has few: none for less than a block.
             let is_sparse = || density != Density::Dense && self.is_sparse_run(zone, range);
-            blocks >= LEAST_BLOCKS || blocks > 0 && is_sparse()
+            let ready = self.zones.local(zone.node, ZoneKind::Ready);
+            let is_none_there = || ready.ledger().held_blocks() < frames / BLOCK_FRAMES;
+            blocks >= LEAST_BLOCKS || blocks > 0 && (is_none_there() || is_sparse())
         };
         let may_move = size <= isize::MAX as usize && self.is_recycling() && is_alike(zone, range);
         if frames <= range.frames || !may_move || !is_worth_it() {

@@ -185,6 +185,48 @@ fn what_goes_on_in_small_pages_by_steps_is_a_few_mappings() {
     held.into_iter().chain([at]).for_each(|at| free(heap, at));
 }
 
+/// Also by steps that a block is a multiple of, of which one in many may be of huge pages.
+#[test]
+fn what_goes_on_in_small_pages_by_parts_of_blocks_is_a_few_mappings() {
+    for (step, zone) in [(64, ZoneKind::Ready), (256, ZoneKind::Ready), (64, ZoneKind::Demand)] {
+        let heap = heap(0, u64::MAX);
+        let mut at = match zone {
+            ZoneKind::Ready => get(heap, 16 * MIB, Content::Any),
+            ZoneKind::Demand => full(heap, 16 * MIB),
+        };
+        fill(at, 16 * MIB);
+        assert_eq!(heap.zone_of(at).expect("the heap's").kind, zone);
+        let mut size = 16 * MIB;
+        while size < 80 * MIB {
+            at = grow(heap, at, size + step * 1024).expect("it grows");
+            // SAFETY: the test owns it.
+            unsafe { at.add(size).write(1) };
+            size += step * 1024;
+        }
+        let mut lengths = [0; 64];
+        // SAFETY: the test owns it.
+        let mappings = unsafe { pumice_frames::sys::mem::mappings(at, size, &mut lengths) };
+        assert!(mappings.is_some_and(|count| count <= 6), "{step} {zone:?}: {mappings:?}");
+        free(heap, at);
+    }
+}
+
+/// Many vectors that are full grow beside each other: nothing is ready for copies, and no page of the gain is touched.
+#[test]
+fn short_vectors_side_by_side_are_moved_where_nothing_is_ready() {
+    let heap = heap(0, u64::MAX);
+    let mut all: Vec<_> = (0..40).map(|_| full(heap, 4 * MIB)).collect();
+    for step in 1..4 {
+        for at in &mut all {
+            *at = grow(heap, *at, 4 * MIB + step * 1536 * 1024).expect("it grows");
+        }
+    }
+    let there: usize = all.iter().map(|&at| resident(heap, at, 4 * MIB + 3 * 1536 * 1024)).sum();
+    let held = 40 * 4 * MIB / FRAME_SIZE;
+    assert!(there >= held && there <= held + held / 8, "{there} of {held}");
+    all.into_iter().for_each(|at| free(heap, at));
+}
+
 /// A vector in the ready zone that is full grows as it did, whatever else is held.
 #[test]
 fn what_is_held_elsewhere_has_no_run_copied() {

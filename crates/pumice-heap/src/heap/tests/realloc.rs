@@ -66,9 +66,13 @@ fn sparse_runs_within_a_block_are_left_to_be_copied() {
     }
 }
 
+/// Memory is ready for the copies.
 #[test]
 fn dense_runs_of_some_blocks_are_left_to_be_copied() {
     let heap = heap(0, u64::MAX);
+    let earlier = get(heap, 32 << 20, Content::Any);
+    fill(earlier, 32 << 20);
+    free(heap, earlier);
     for size in [64 << 10, 600 << 10, 2 << 20, 5 << 20] {
         let at = get(heap, size, Content::Any);
         fill(at, size);
