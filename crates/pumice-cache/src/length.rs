@@ -157,8 +157,8 @@ impl<'c> View<'_, 'c> {
         fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
-        // Others can have the frames of pages that nobody has while this thread waits for guards: reclaim writes no page
-        // beyond the end.
+        // Others can have the frames of pages that nobody has while this thread waits for guards: reclaim writes no
+        // page beyond the end.
         file.dirty.remove(self.task.forget_idle(beyond.clone()));
         self.task.task.give_frames_back();
         file.dirty.remove(self.task.forget(beyond));

@@ -19,8 +19,8 @@ use pumice_frames::addr::Pfn;
 /// See the module's top. Each method is as the task's of the same name.
 ///
 /// # Safety
-/// Of [`FileOps::scan_dirty`], [`FileOps::forget`] and [`FileOps::forget_idle`]: the regions of these pages stay, and the code that they call
-/// maps and unmaps nothing in the space.
+/// Of [`FileOps::scan_dirty`], [`FileOps::forget`] and [`FileOps::forget_idle`]: the regions of these pages stay, and
+/// the code that they call maps and unmaps nothing in the space.
 #[allow(clippy::missing_errors_doc, clippy::missing_safety_doc, missing_docs, reason = "see there")]
 pub trait FileOps {
     /// Where a frame of the space is.
