@@ -126,8 +126,9 @@ fn runs_that_grow_and_are_hardly_touched_stay_within_the_budget() {
     }
     let beyond: usize =
         all.iter().map(|&at| resident(heap, at.wrapping_add(8 * MIB), 8 * MIB)).sum();
-    let most = (24 + 16) * MIB / FRAME_SIZE;
-    assert!(beyond < most, "{beyond} frames, {most} at most");
+    // And the pages that were touched.
+    let most = (24 + 16) * MIB / FRAME_SIZE + 40 * 4;
+    assert!(beyond <= most, "{beyond} frames, {most} at most");
     all.into_iter().for_each(|at| free(heap, at));
 }
 
