@@ -90,8 +90,8 @@ impl Cache<'_> {
             let begun = Instant::now();
             // This file alone can't be closed meanwhile. Others say that they are due when more of them is written.
             let due = files.all().into_iter().filter(|file| file.unflushed.is_due());
-            if let Some(file) = due.max_by_key(|file| file.unflushed.times_due()) {
-                file.flush_ahead();
+            let next = due.max_by_key(|file| file.unflushed.times_due());
+            if next.is_some_and(|file| file.flush_ahead()) {
                 count(&files.counters.flushed_ahead, 1);
             }
             let (took, ended) = (begun.elapsed(), Instant::now());

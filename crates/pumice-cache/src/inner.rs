@@ -513,12 +513,14 @@ impl Inner {
         self.state().sync_error.map_or(Ok(()), |errno| Err(error(errno)))
     }
 
-    /// Flushes what was written so far, before a `sync` waits for more of it, if that is still due.
-    pub fn flush_ahead(&self) {
+    /// Flushes what was written so far, before a `sync` waits for more of it, if that is still due. Whether it was.
+    pub fn flush_ahead(&self) -> bool {
         let flushing = self.flushing.lock();
-        if self.unflushed.is_due() {
+        let is_due = self.unflushed.is_due();
+        if is_due {
             self.flush(flushing, Why::Due);
         }
+        is_due
     }
 
     fn flush(&self, _flushing: MutexGuard<'_, ()>, why: Why) {

@@ -19,14 +19,14 @@ use rustix::io::Errno;
 use super::dirty::Which;
 use super::error::CacheError;
 use super::inner::{Admitted, Inner, Refused, Write, MOST_PAGES};
-use super::table::{count, Counters, Files};
+use super::table::{count, Files};
 use super::FileTask;
 use pumice_frames::sys::lock::Backoff;
 use pumice_frames::sys::thread;
 use pumice_io::engine::Direction;
 use pumice_io::sync::atomic::Ordering;
 use pumice_io::sync::pause_in_models;
-use pumice_io::{AnyEngine, Bytes, Queue, Queues, Request};
+use pumice_io::{AnyEngine, Bytes, Queue, Request};
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::write_back::{StillHeld, WriteBack, WriteFailed};
 
@@ -36,12 +36,11 @@ const LOG_LOOK: Duration = Duration::from_micros(100);
 /// Writes pages of files back. It is one thread's, for as long as it takes.
 pub(super) struct Writer<'w, 'c> {
     task: &'w FileTask<'c>,
+    /// Those of the cache, with the counters and the queues.
     files: &'w Files,
-    counters: &'w Counters,
     /// All guards that there are were forgotten: they are not waited for.
     is_last: bool,
-    /// Where the queue is from.
-    queues: &'w Queues<Write>,
+    /// One of them, until this is closed.
     queue: Queue<AnyEngine, Write>,
     /// Pages begun, beside each other, that are to be written next.
     batch: Vec<WriteBack>,
@@ -57,9 +56,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         Writer {
             task,
             files,
-            counters: &files.counters,
             is_last: files.is_ending.load(Ordering::Relaxed),
-            queues: &files.writers,
             queue: files.writers.take(),
             batch: Vec::with_capacity(MOST_PAGES),
             held: Vec::new(),
@@ -71,7 +68,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// Waits for all that is in flight, and leaves the queue to the next.
     pub fn close(mut self) {
         self.drain();
-        self.queues.give(self.queue);
+        self.files.writers.give(self.queue);
     }
 
     /// Begins to write the dirty pages of a range of a file, of all of their granules in fact. Pages that can't
@@ -270,7 +267,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     fn end_done(&mut self, asked: Result<(), Errno>) {
         if let Err(errno) = asked {
             // It is not known how much of it was written, but nobody writes it any more.
-            self.queues.replace(&mut self.queue, errno);
+            self.files.writers.replace(&mut self.queue, errno);
         }
         while let Some((write, result)) = self.queue.pop() {
             self.end(write, result);
@@ -288,8 +285,8 @@ impl<'w, 'c> Writer<'w, 'c> {
         let Write { file, admitted, pages, .. } = write;
         if result.is_ok() {
             file.written(&admitted, result);
-            count(&self.counters.written, pages.len());
-            count(&self.counters.write_requests, 1);
+            count(&self.files.counters.written, pages.len());
+            count(&self.files.counters.write_requests, 1);
             // SAFETY: they were begun in the cache's space, where files' regions stay mapped.
             unsafe { self.task.end_write_back_all(&mut pages.into_iter()) };
         } else {

@@ -125,7 +125,7 @@ fn lead(plan: Plan) -> Result<u8, Failure> {
             None => Ok(end),
             Some(to) => {
                 let program = &plan.program[0];
-                let file = || file.as_ref();
+                let file = file.as_ref();
                 report::report(program, file, tree, threshold_bytes(), wall, end, &usage)
                     .write(to)
                     .map(|()| end)

@@ -47,11 +47,10 @@ struct NotServed {
     explanation: String,
 }
 
-/// Makes the report of a tree that has ended. `file` is asked for the program's if nothing else says why nothing was
-/// served.
-pub fn report<'f>(
+/// Makes the report of a tree that has ended. The program's file says why nothing was served if nothing else does.
+pub fn report(
     program: &OsStr,
-    file: impl FnOnce() -> Option<&'f elf::Program>,
+    file: Option<&elf::Program>,
     tree: &Tree,
     threshold_bytes: usize,
     wall: Duration,
@@ -77,9 +76,9 @@ pub fn report<'f>(
 
 /// The reasons that the processes noted themselves, and, where nothing at all was served, the reason in the
 /// program's file.
-fn not_served<'f>(
+fn not_served(
     program: &OsStr,
-    file: impl FnOnce() -> Option<&'f elf::Program>,
+    file: Option<&elf::Program>,
     tree: &Tree,
     threshold_bytes: usize,
 ) -> Vec<NotServed> {
@@ -100,9 +99,9 @@ fn not_served<'f>(
     all
 }
 
-fn why_nothing<'f>(
+fn why_nothing(
     program: &OsStr,
-    file: impl FnOnce() -> Option<&'f elf::Program>,
+    file: Option<&elf::Program>,
     tree: &Tree,
     threshold_bytes: usize,
 ) -> NotServed {
@@ -116,7 +115,7 @@ fn why_nothing<'f>(
         return because("passed_on", explanation.to_owned());
     }
     if tree.processes() == 0 {
-        if let Some(file) = file() {
+        if let Some(file) = file {
             if let Some(explanation) = file.kind.explain() {
                 let explanation = format!("{} {explanation}", file.path.display());
                 return because(file.kind.name(), explanation);
@@ -237,7 +236,7 @@ mod tests {
     fn sample(tree: &Tree, program: &str) -> Report {
         let wall = Duration::from_millis(1500);
         let (program, end) = (OsStr::new(program), End::Exited(3));
-        report(program, || None, tree, 65536, wall, end, &Usage::default())
+        report(program, None, tree, 65536, wall, end, &Usage::default())
     }
 
     #[test]

@@ -51,9 +51,7 @@ impl Heap {
         let whole = whole_blocks(run);
         let has_grown = |block| zone.ledger().block(block).grown();
         let end_of_last = run.end().0.next_multiple_of(BLOCK_FRAMES);
-        // A block in parts has no hint of its own that it has grown.
-        let is_end_tainted =
-            run.end().0 < end_of_last && zone.ledger().block(run.end().block()).tainted();
+        let is_end_tainted = is_end_tainted(zone, run.end());
         if zone.kind == ZoneKind::Demand && run.start.0 + frames <= end_of_last {
             let is_advised = has_grown(whole.end - 1) && is_end_tainted && is_alike(zone, run);
             return if is_advised { Way::Within } else { Way::Small };
@@ -94,10 +92,8 @@ impl Heap {
             (ZoneKind::Ready, Way::Huge | Way::Within) => self.grow_held(zone, run, held),
             (ZoneKind::Ready, Way::Small) => {
                 // The block that the old end lies in stays as it is, unless its part is small already.
-                let is_end_tainted =
-                    end % BLOCK_FRAMES > 0 && zone.ledger().block(end / BLOCK_FRAMES).tainted();
                 let next = end.next_multiple_of(BLOCK_FRAMES).min(run.end().0);
-                let start = if is_end_tainted { end } else { next };
+                let start = if is_end_tainted(zone, Pfn(end)) { end } else { next };
                 let frames = run.end().0 - start;
                 if is_alike(zone, run) {
                     self.advise(zone, PageRange { start: Pfn(start), frames }, Huge::No);
@@ -156,4 +152,9 @@ impl Heap {
         // SAFETY: advice on committed memory, which changes no content.
         let _ = unsafe { zone.memory().set_huge(zone.address(part.start), part.bytes(), huge) };
     }
+}
+
+/// Whether a run ends within a block that is tainted. A block in parts has no hint of its own that it has grown.
+fn is_end_tainted(zone: &PoolZone, end: Pfn) -> bool {
+    end.0 % BLOCK_FRAMES > 0 && zone.ledger().block(end.block()).tainted()
 }

@@ -6,11 +6,11 @@
 //! which the program has set attributes is copied: its attributes stay as the program set them.
 //!
 //! Shorter runs are copied if they are dense, where memory is ready for the copy: that costs less than two calls, and
-//! leaves no mapping behind. Else all of the copy would be faulted in, and the run's gain with it. A copy of
-//! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
-//! moved, too, unless its new size is known to be touched: ready memory suits it better. Where pages are not moved,
-//! only those that hold something are copied, to memory that reads as zeros. The kernel's word on residence decides
-//! about the way alone: a page that is not resident may be in swap.
+//! leaves no mapping behind. Else all of the copy would be faulted in, and the run's gain with it. A copy of pages that
+//! were never touched would have both runs resident, so pages of a *sparse* run of a block and more are moved, too,
+//! unless its new size is known to be touched: ready memory suits it better. Where pages are not moved, only those that
+//! hold something are copied, to memory that reads as zeros. The kernel's word on residence decides about the way
+//! alone: a page that is not resident may be in swap.
 
 use core::ops::Range;
 use core::ptr::NonNull;
