@@ -130,17 +130,15 @@ pub(super) fn is_one_mapping(range: &Range<usize>) -> bool {
     read.is_some() && count == 1
 }
 
-/// Whether a range consists of more mappings than are moved one by one, as far as the kernel says it in few calls.
-pub(super) fn has_many_mappings(range: &Range<usize>) -> bool {
-    const MOST: usize = 32;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()) else { return false };
-    let (mut at, mut count) = (range.start, 0);
-    while at < range.end && count <= MOST {
-        let Ok(Some(found)) = query(&file, at) else { return false };
-        (at, count) = (found.vma_end as usize, count + 1);
-    }
-    count > MOST
+/// Whether the kernel gives huge pages to memory that nobody has advised.
+pub(super) fn come_huge_pages_unasked() -> bool {
+    let path = c"/sys/kernel/mm/transparent_hugepage/enabled";
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let mut text = [0u8; 64];
+    let len = rustix::io::read(&file, &mut text).unwrap_or(0);
+    text[..len].starts_with(b"[always]")
 }
 
 /// Advice that a mapping keeps, by the letters that `/proc/self/smaps` has for it.

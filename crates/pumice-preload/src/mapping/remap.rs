@@ -1,21 +1,21 @@
-//! `mremap`: resized where it stands if that takes no room, grown into memory of the heap's, or
-//! moved by the kernel.
+//! `mremap`: resized where it stands if that takes no room, or moved by the kernel. What grows leaves the heap: it is
+//! one mapping of the kernel's, which can grow again and again as any other.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
-use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sys::{mem, raw};
 use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
-use super::plain::{advice_of, has_many_mappings, is_one_mapping, protection_of};
+use super::plain::{advice_of, come_huge_pages_unasked, is_one_mapping, protection_of};
 use super::{unmap, Holes, Request, READ_WRITE, SERVED};
 use crate::advice::madvise;
 use crate::errno::Outcome;
 use crate::parts::{concerned, has_hole, round_up, LARGEST};
-use crate::{guards, start, state};
+use crate::{guards, seccomp, state};
 
 /// The arguments of `mremap`.
 #[derive(Clone, Copy)]
@@ -111,13 +111,8 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if flags & linux::MREMAP_MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
-    if from.is_some() && !to_fixed && !keeps {
-        if !heap.is_tainted(at, old) {
-            if let Some(room) = room(new) {
-                // SAFETY: as the caller promises.
-                return unsafe { move_alike(heap, request, room, READ_WRITE) };
-            }
-        }
+    let grows = from.is_some() && !to_fixed && !keeps;
+    if grows {
         // The heap's memory is not accounted for, so the kernel would give any amount more of it.
         // SAFETY: a new mapping, which nobody has used.
         unsafe {
@@ -127,12 +122,20 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
             )?
         };
     }
+    let is_as_mapped = grows && !heap.is_tainted(at, old);
     let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
     if target.is_some() {
         targets.occupy(heap, to, new, true)?;
     }
     // Several mappings move by one call or by none: put aside, a part of them could be left there.
-    let is_several = from.is_some() && old > 0 && (holed || !is_one_mapping(&(at..at + old)));
+    let is_several = from.is_some()
+        && old > 0
+        && match grows {
+            // No file is opened: a filter may not allow that.
+            // SAFETY: the caller's, at addresses of the heap's.
+            true => !unsafe { mem::is_one_mapping(at as *mut u8, old) },
+            false => holed || !is_one_mapping(&(at..at + old)),
+        };
     // SAFETY: as the caller promises.
     let mut outcome = unsafe {
         match is_several {
@@ -142,7 +145,9 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     };
     // Of several mappings some may have moved: then it is known which.
     let mut may_have_moved = is_several;
-    if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
+    // Before Linux 5.7 nothing can be moved and stay mapped, and the kernel calls that invalid.
+    let may_be_alike = outcome == Err(Errno::FAULT) || (grows && outcome == Err(Errno::INVAL));
+    if may_be_alike && old > 0 && from.is_some() && !holed {
         // SAFETY: as the caller promises.
         match unsafe { move_as_one(heap, request, target.map(|_| &targets)) } {
             Ok(Some(moved)) => (outcome, may_have_moved) = (moved, true),
@@ -153,6 +158,15 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if outcome.is_err() && !may_have_moved {
         // SAFETY: they were nobody's before.
         unsafe { targets.unmap(heap) };
+    }
+    let may_be_huge = is_as_mapped && !seccomp::may_be_one() && !come_huge_pages_unasked();
+    if let (Ok(place), true) = (outcome, may_be_huge) {
+        // The heap may have asked for huge pages there, and the kernel would give them for all that comes.
+        // SAFETY: it changes no content.
+        unsafe {
+            let advice = linux::MADV_NOHUGEPAGE as usize;
+            let _ = raw::syscall(linux::__NR_madvise, [place, new, advice, 0, 0, 0]);
+        }
     }
     outcome
 }
@@ -167,9 +181,9 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
     is_outside
 }
 
-/// Moves memory that is several mappings only because its neighbours changed, or because it grew. `None`: the parts
-/// differ in protection or advice, so they can't become one mapping, and nothing has moved. After an outcome that is an
-/// error, some of it has. `targets`: the holes at its new place, if that is at addresses of the heap's.
+/// Moves memory that is several mappings only because its neighbours changed. It becomes one, so it is copied. `None`:
+/// the parts differ in protection or advice, so they can't become one mapping, and nothing has moved. After an outcome
+/// that is an error, some of it has. `targets`: the holes at its new place, if that is at addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -194,11 +208,11 @@ unsafe fn move_as_one(
             // SAFETY: the caller gave the memory there up.
             unsafe { map_at(to, new, linux::MAP_FIXED)? }
         }
-        false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
+        false => map_anywhere(new)?,
     };
     // SAFETY: as the caller promises.
-    let outcome = unsafe { move_alike(heap, request, place, protection) };
-    if let Ok(place) = outcome {
+    let outcome = unsafe { copy_alike(heap, request, place, protection) };
+    if outcome.is_ok() {
         // Memory that is new, or was copied, has not been given it.
         // SAFETY: as the caller promises.
         advice.each().for_each(|advice| unsafe {
@@ -206,13 +220,6 @@ unsafe fn move_as_one(
         });
     }
     Ok(Some(outcome))
-}
-
-/// Memory of the heap's to grow into, of any size: memory that is the heap's already can stay so.
-fn room(len: usize) -> Option<usize> {
-    let least = state::mmap_threshold();
-    let heap = (least < usize::MAX).then(|| start::heap_for_mapping(len.max(least)))??;
-    heap.map(len).map(|room| room.as_ptr() as usize)
 }
 
 /// A private anonymous mapping of the kernel's.
@@ -232,31 +239,20 @@ unsafe fn map_at(at: usize, len: usize, flags: u32) -> Outcome {
     unsafe { request.make() }
 }
 
-/// Moves private anonymous memory, all of one protection but however many mappings, to fresh memory
+/// Copies private anonymous memory, all of one protection but however many mappings, to fresh memory
 /// of its new length: its new address.
 ///
 /// # Safety
 /// As `mremap`, for memory that is mapped; the new place is the caller's.
-unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection: c_int) -> Outcome {
+unsafe fn copy_alike(heap: &'static Heap, request: Remap, to: usize, protection: c_int) -> Outcome {
     let Remap { at, flags, old_len, new_len, .. } = request;
     let (old, new) = (round_up(old_len), round_up(new_len));
     let len = old.min(new);
-    heap.note(to, len, Effect::Taints);
     heap.note(at, len, Effect::Drops);
     // SAFETY: both ranges are the caller's.
     unsafe {
-        // Outside the heap it must be one mapping, or the kernel won't let it grow again. Within it, memory that grows
-        // again and again would be one more each time: now and then it becomes one. Pages that others may hold don't.
-        let range = at..at + len;
-        let is_many = || heap.is_tainted(at, len) && has_many_mappings(&range);
-        let becomes_one = heap.is_recycling() && is_many();
-        let is_moved = heap.overlaps(to as *const u8, new) && !becomes_one;
-        match is_moved {
-            true => move_pieces(heap, at, to, len, protection)?,
-            false => copy(at, to, len, protection)?,
-        };
+        copy(at, to, len, protection)?;
         if protection != READ_WRITE {
-            heap.note(to, new, Effect::Taints);
             raw::syscall(linux::__NR_mprotect, [to, new, protection as usize, 0, 0, 0])?;
         }
     }
@@ -272,40 +268,6 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
         heap.note(at, len, Effect::Taints);
     }
     Ok(to)
-}
-
-/// Moves the pages of a range, halving it until each piece is within one mapping. Zeros are left.
-///
-/// # Safety
-/// Both ranges are the caller's, and private anonymous memory, the first of that protection.
-unsafe fn move_pieces(
-    heap: &'static Heap,
-    at: usize,
-    to: usize,
-    len: usize,
-    protection: c_int,
-) -> Outcome {
-    if len == 0 {
-        return Ok(to);
-    }
-    // Of several mappings the kernel may move some and then fail, and leave no place for the next one.
-    // SAFETY: as the caller promises.
-    if len > FRAME_SIZE && !unsafe { mem::is_one_mapping(at as *mut u8, len) } {
-        let half = (len / 2).next_multiple_of(FRAME_SIZE);
-        // SAFETY: as the caller promises.
-        return unsafe {
-            move_pieces(heap, at, to, half, protection)?;
-            move_pieces(heap, at + half, to + half, len - half, protection)
-        };
-    }
-    // SAFETY: as the caller promises.
-    let outcome = unsafe { move_pages(heap, at, to, len) };
-    if outcome.is_ok() {
-        return outcome;
-    }
-    // Before Linux 5.7 nothing can be moved and stay mapped.
-    // SAFETY: as the caller promises.
-    unsafe { copy(at, to, len, protection) }
 }
 
 /// Moves the pages of a range to another place, which leaves the heap's addresses mapped.
@@ -432,17 +394,25 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
             close_gap(heap, at, old);
         }
     } else {
-        let aside = map_aside(old, to..to.saturating_add(new))?;
+        let (aside, len) = match flags & linux::MREMAP_FIXED != 0 {
+            true => (map_aside(old, to..to.saturating_add(new))?, old),
+            false => (map_room(at, new)?, new),
+        };
         // SAFETY: as the caller promises; the mapping made above is nobody else's.
         unsafe {
+            let unmap = |at, len| raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0]);
             let moved = move_pages(heap, at, aside, old);
+            if len > old {
+                // It grows into this, unless another thread's mapping comes first; then it moves once more.
+                let _ = unmap(aside + old, len - old);
+            }
             // It is the same memory at another place.
             outcome = moved.and_then(|_| Remap { at: aside, ..request }.make());
             if outcome.is_err() {
                 if moved.is_ok() {
                     move_pages(heap, aside, at, old)?;
                 }
-                raw::syscall(linux::__NR_munmap, [aside, old, 0, 0, 0, 0])?;
+                unmap(aside, old)?;
             }
         }
     }
@@ -452,6 +422,24 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         return outcome;
     }
     outcome
+}
+
+/// Addresses that nobody uses, for memory to stay: huge pages can move there whole.
+fn map_room(at: usize, len: usize) -> Outcome {
+    let slack = if len >= BLOCK_SIZE { BLOCK_SIZE - FRAME_SIZE } else { 0 };
+    let flags = SERVED | linux::MAP_NORESERVE as c_int;
+    let request = Request { at: 0, len: len + slack, protection: 0, flags, file: -1, offset: 0 };
+    // SAFETY: it replaces nothing, and the parts around the room are nobody's.
+    unsafe {
+        let start = request.make()?;
+        let before = at.wrapping_sub(start) % BLOCK_SIZE * usize::from(slack > 0);
+        for (at, len) in [(start, before), (start + before + len, slack - before)] {
+            if len > 0 {
+                raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0])?;
+            }
+        }
+        Ok(start + before)
+    }
 }
 
 /// Addresses that nobody uses, and that are not in `avoided`: nothing may be mapped there yet.

@@ -1,9 +1,11 @@
-/* Memory that grows by a little again and again. A mapping stays a few mappings, with all of its content; a vector in
-   which little is used of what it gains has about as much resident as with the C library. */
+/* Memory that grows by a little again and again. A mapping stays one mapping, with all of its content and what was set
+   on it; what it gains and is not used costs nothing, as from the kernel. A vector in which little is used of what it
+   gains has about as much resident as with the C library. */
 #define _GNU_SOURCE
 #include "defect.h"
+#include <sys/wait.h>
 
-enum { STEP = 64 << 10, STEPS = 600, MANY = 150 };
+enum { STEP = 64 << 10, STEPS = 600 };
 
 /* The mappings in a range. */
 static int mappings_in(const char *at, size_t len) {
@@ -18,21 +20,52 @@ static int mappings_in(const char *at, size_t len) {
     return count;
 }
 
-static void grow_mapping(void) {
+/* What all of it has been given. */
+enum given { NOTHING, LOCK, FOR_FORKS, GIVENS };
+
+static void grow_mapping(enum given given) {
     size_t len = 4 * MIB, first = len;
     char *at = mmap(NULL, len, RW, ANON, -1, 0);
     CHECK(at != MAP_FAILED);
     fill(at, len, 1);
+    if (given == LOCK && mlock(at, len) != 0) {
+        /* The limit is lower. */
+        puts("0 1");
+        return;
+    }
+    if (given == FOR_FORKS) CHECK(madvise(at, len, MADV_WIPEONFORK) == 0);
     for (int i = 0; i < STEPS; i++) {
         at = mremap(at, len, len + STEP, MREMAP_MAYMOVE);
+        if (at == MAP_FAILED && given == LOCK && errno == EAGAIN) {
+            puts("0 1");
+            return;
+        }
         CHECK(at != MAP_FAILED && is_zero(at + len, STEP));
         at[len] = 1 + i % 100;
         len += STEP;
     }
     CHECK(holds(at, first, 1));
     for (int i = 0; i < STEPS; i++) CHECK(at[first + (size_t)i * STEP] == 1 + i % 100);
-    printf("%s\n", mappings_in(at, len) < MANY ? "a few mappings" : "many mappings");
+    int is_wiped = 0;
+    pid_t child = fork();
+    if (child == 0) _exit(is_zero(at, len));
+    CHECK(child > 0 && waitpid(child, &is_wiped, 0) == child);
+    printf("%d %d\n", WEXITSTATUS(is_wiped), mappings_in(at, len));
     CHECK(munmap(at, len) == 0);
+}
+
+/* Little is used of much that it gains. */
+static void grow_far(void) {
+    size_t len = 8 * MIB, more = 512 * MIB;
+    char *at = mmap(NULL, len, RW, ANON, -1, 0);
+    CHECK(at != MAP_FAILED);
+    fill(at, len, 3);
+    long before = status_of("VmRSS:");
+    at = mremap(at, len, len + more, MREMAP_MAYMOVE);
+    CHECK(at != MAP_FAILED);
+    for (size_t i = 0; i < more; i += 4 * MIB) at[len + i] = 1;
+    printf("%s\n", status_of("VmRSS:") - before < 64 << 10 ? "a little" : "a lot");
+    CHECK(holds(at, len, 3) && munmap(at, len + more) == 0);
 }
 
 /* All of it is full, it doubles, and grows on by steps; or it is an index with a log behind it that is full, which
@@ -57,7 +90,8 @@ static void grow_vector(size_t len, int is_index) {
 
 int main(void) {
     guard(120);
-    grow_mapping();
+    for (enum given given = NOTHING; given < GIVENS; given++) grow_mapping(given);
+    grow_far();
     grow_vector(28248 << 10, 0);
     grow_vector(300 * MIB, 1);
     return 0;
