@@ -53,7 +53,8 @@ impl Heap {
         let end_of_last = run.end().0.next_multiple_of(BLOCK_FRAMES);
         let is_end_tainted = is_end_tainted(zone, run.end());
         if zone.kind == ZoneKind::Demand && run.start.0 + frames <= end_of_last {
-            let is_advised = has_grown(whole.end - 1) && is_end_tainted && is_alike(zone, run);
+            let is_advised =
+                has_grown(whole.end - 1) && is_end_tainted && is_alike(zone, end_of(run));
             return if is_advised { Way::Within } else { Way::Small };
         }
         self.look_at_held(added);
@@ -94,9 +95,9 @@ impl Heap {
                 // The block that the old end lies in stays as it is, unless its part is small already.
                 let next = end.next_multiple_of(BLOCK_FRAMES).min(run.end().0);
                 let start = if is_end_tainted(zone, Pfn(end)) { end } else { next };
-                let frames = run.end().0 - start;
-                if is_alike(zone, run) {
-                    self.advise(zone, PageRange { start: Pfn(start), frames }, Huge::No);
+                let small = PageRange { start: Pfn(start), frames: run.end().0 - start };
+                if is_alike_behind(zone, run, small) {
+                    self.advise(zone, small, Huge::No);
                 }
             }
             (ZoneKind::Demand, Way::Within) => self.advise(zone, new, Huge::Yes),
@@ -124,9 +125,10 @@ impl Heap {
     /// grown with its advice.
     fn go_on_in_small(&self, zone: &PoolZone, run: PageRange, new: PageRange) {
         let word = |block| zone.ledger().block(block);
-        let is_any_advised = || whole_blocks(run).any(|block| word(block).grown());
+        // The mapping that grew is that of the end.
+        let is_advised = whole_blocks(run).next_back().is_some_and(|block| word(block).grown());
         let last = run.end().0.div_ceil(BLOCK_FRAMES) - 1;
-        if word(last).tainted() && is_any_advised() && is_alike(zone, run) {
+        if word(last).tainted() && is_advised && is_alike_behind(zone, run, new) {
             self.advise(zone, new, Huge::No);
         }
     }
@@ -157,4 +159,18 @@ impl Heap {
 /// Whether a run ends within a block that is tainted. A block in parts has no hint of its own that it has grown.
 fn is_end_tainted(zone: &PoolZone, end: Pfn) -> bool {
     end.0 % BLOCK_FRAMES > 0 && zone.ledger().block(end.block()).tainted()
+}
+
+/// The part of a run in the block that it ends in.
+fn end_of(run: PageRange) -> PageRange {
+    let end = run.end().0;
+    let start = run.start.0.max((end - 1) / BLOCK_FRAMES * BLOCK_FRAMES);
+    PageRange { start: Pfn(start), frames: end - start }
+}
+
+/// Whether a new part of a run may be advised. All of the run was looked at when it came into its last block: a step
+/// within that costs the same however long the run is.
+fn is_alike_behind(zone: &PoolZone, run: PageRange, new: PageRange) -> bool {
+    let end = end_of(run);
+    is_alike(zone, if new.start > end.start { end } else { run })
 }

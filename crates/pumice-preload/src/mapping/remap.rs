@@ -1,5 +1,5 @@
-//! `mremap`: resized where it stands if that takes no room, or moved by the kernel. A mapping that grows leaves the heap:
-//! it is one of the kernel's, which can grow again and again as any other.
+//! `mremap`: resized where it stands if that takes no room, or moved by the kernel. A mapping that grows leaves the
+//! heap: it is one of the kernel's, which can grow again and again as any other.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
