@@ -3,6 +3,7 @@
 mod daemon;
 mod files;
 mod isolation;
+mod neighbours;
 mod protocol;
 mod qemu;
 mod saved;
