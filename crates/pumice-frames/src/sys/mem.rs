@@ -403,7 +403,7 @@ pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
 ///
 /// # Panics
 /// If the range has more pages than `seen` has room for.
-pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&[u8], Errno> {
+pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&mut [u8], Errno> {
     let pages = &mut seen[..len.div_ceil(FRAME_SIZE)];
     let args = [at as usize, len, pages.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: there is a byte for each page. The answer is an error if there is no mapping.

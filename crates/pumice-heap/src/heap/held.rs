@@ -85,11 +85,13 @@ const ADDRESS: usize = !(FRAME_SIZE - 1);
 
 /// A run that goes out as a witness. Relaxed, as all here: amounts that order nothing, and a witness that is forgotten
 /// teaches nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Witness {
     /// Its address, with flags in the low bits; 0: there is none, [`IS_UNUSED`] alone: there will be one.
     word: AtomicUsize,
     frames: AtomicUsize,
+    /// As many when they were asked for: it speaks for requests of that size, however much is cut off later.
+    asked_for: AtomicUsize,
     /// Frames at its start that it had before it grew: the others are looked at.
     skipped: AtomicUsize,
     /// Frames that it stands for.
@@ -158,17 +160,8 @@ impl Looked {
 impl Held {
     pub(super) fn new() -> Held {
         let zero = || AtomicUsize::new(0);
-        let sums = || [const { AtomicU64::new(0) }; PLACES];
-        let none = || Witness {
-            word: zero(),
-            frames: zero(),
-            skipped: zero(),
-            weight: zero(),
-            born: zero(),
-            sums: sums(),
-        };
         Held {
-            witnesses: array::from_fn(|_| none()),
+            witnesses: array::from_fn(|_| Witness::default()),
             unseen: zero(),
             given: zero(),
             last: zero(),
@@ -277,7 +270,7 @@ impl Heap {
     }
 
     fn look_at(&self, witness: &Witness, word: usize) {
-        let frames = witness.frames.load(Ordering::Relaxed);
+        let frames = witness.asked_for.load(Ordering::Relaxed);
         let finding = self.written_places(witness, word);
         self.held.in_vain.fetch_add(1, Ordering::Relaxed);
         match finding {
@@ -363,6 +356,7 @@ impl Heap {
                 let since = given.wrapping_sub(self.held.last.swap(given, relaxed));
                 witness.skipped.store(had, relaxed);
                 witness.frames.store(range.frames, relaxed);
+                witness.asked_for.store(range.frames, relaxed);
                 witness.weight.fetch_add(since, relaxed);
                 self.held.unseen.fetch_add(since, relaxed);
             }
@@ -419,6 +413,7 @@ impl Heap {
         }
         for (to, from) in [
             (&new.frames, &old.frames),
+            (&new.asked_for, &old.asked_for),
             (&new.skipped, &old.skipped),
             (&new.weight, &old.weight),
             (&new.born, &old.born),
@@ -491,6 +486,7 @@ impl Heap {
             }
         }
         witness.frames.store(run.range.frames, relaxed);
+        witness.asked_for.store(run.range.frames, relaxed);
         witness.skipped.store(skipped, relaxed);
         witness.weight.store(since, relaxed);
         witness.born.store(self.held.age(), relaxed);
