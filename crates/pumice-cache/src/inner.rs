@@ -516,7 +516,7 @@ impl Inner {
     /// Flushes what was written so far, before a `sync` waits for more of it, if that is still due. Whether it was.
     pub fn flush_ahead(&self) -> bool {
         let flushing = self.flushing.lock();
-        let is_due = self.unflushed.is_due();
+        let is_due = self.unflushed.is_due() && !self.has_failed_to_sync();
         if is_due {
             self.flush(flushing, Why::Due);
         }

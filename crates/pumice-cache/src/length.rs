@@ -157,12 +157,7 @@ impl<'c> View<'_, 'c> {
         fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
-        // Others can have the frames of pages that nobody has while this thread waits for guards: reclaim writes no
-        // page beyond the end.
-        file.dirty.remove(self.task.forget_idle(beyond.clone()));
-        self.task.task.give_frames_back();
-        file.dirty.remove(self.task.forget(beyond));
-        self.task.task.give_frames_back();
+        self.task.forget(file, beyond);
         file.nothing_from(first);
         file.set_change(Change::Still);
         // Where the page can't be had, it is not in memory, and a read sees zeros after the end.

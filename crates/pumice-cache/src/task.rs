@@ -86,6 +86,8 @@ const WAITS_AWAKE: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
 /// Polls before a thread reads a page itself that another thread has asked for: some 20 ms.
 const WAITS_FOR_A_THREAD: u32 = if cfg!(shuttle) { 8 } else { WAITS_AWAKE + 200 };
+/// Waits for a guard, of which each takes longer than the one before, after which all other pages are looked at again.
+const WAITS_FOR_OTHERS: u32 = 64;
 /// How long a thread without frames waits for frames of other threads' reads.
 const WAIT_FOR_FRAMES: Duration = Duration::from_secs(5);
 
@@ -161,7 +163,7 @@ impl<'c> CacheTask<'c> {
         inner.set_len(0);
         inner.wait_for_writes();
         let pages = inner.first_page..inner.first_page + inner.room;
-        inner.dirty.remove(self.forget(pages.clone()));
+        self.forget(&inner, pages.clone());
         let fills = self.cache.fills.read();
         fills.iter().for_each(|fills| fills.forget(&pages));
         drop(fills);
@@ -208,24 +210,31 @@ impl<'c> CacheTask<'c> {
         file.error_since(seen).and(logged).and(durable)
     }
 
-    /// As [`CacheTask::forget`], but only pages that nobody has, without waiting.
-    pub(super) fn forget_idle(&self, pages: std::ops::Range<usize>) -> usize {
-        // SAFETY: a file's region stays until the cache ends.
-        unsafe { self.task.forget_idle(pages) }
-    }
-
-    /// Forgets pages of a file that is cut off or closed: how many were dirty.
-    pub(super) fn forget(&self, pages: std::ops::Range<usize>) -> usize {
+    /// Forgets pages of a file that is cut off or closed, and waits for those who have guards of them. Others can have
+    /// the frames of pages that nobody has, or that nobody has any more, meanwhile: reclaim writes no page beyond the
+    /// end.
+    pub(super) fn forget(&self, inner: &Inner, pages: std::ops::Range<usize>) {
+        let forget_idle = |pages| {
+            // SAFETY: a file's region stays until the cache ends.
+            inner.dirty.remove(unsafe { self.task.forget_idle(pages) });
+            self.task.give_frames_back();
+        };
+        forget_idle(pages.clone());
         let mut waits = 0;
         let wait = |page| {
             waits += 1;
+            if waits % WAITS_FOR_OTHERS == 0 {
+                forget_idle(page..pages.end);
+            }
             let is_any = matches!(self.fills.reap(&self.task, 0), Ok(true));
             if !is_any && !self.cache.help(&self.task) && waits > WAITS_FOR_A_THREAD {
                 self.cache.take_over(&self.task, page);
             }
         };
         // SAFETY: a file's region stays until the cache ends, and the wait ends reads only.
-        unsafe { self.task.forget(pages, wait) }
+        let dirty = unsafe { self.task.forget(pages.clone(), wait) };
+        inner.dirty.remove(dirty);
+        self.task.give_frames_back();
     }
 
     /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any; of other

@@ -251,6 +251,30 @@ fn who_cuts_a_file_off_and_waits_for_a_guard_keeps_no_frame() {
     });
 }
 
+/// Nor the frames of pages whose guards end while it waits for another's.
+#[test]
+fn who_cuts_a_file_off_and_waits_for_a_guard_keeps_no_frame_that_others_let_go() {
+    let scratch = Scratch::new("frames-cut-guards");
+    with_file(&undisturbed(), &scratch, |cache, _, file, view| {
+        view.set_len((8 * PAGES * FRAME_SIZE) as u64).expect("room");
+        let first = view.read(PAGES / 2).expect("there");
+        // All frames but a few, in tables behind that of the first guard.
+        let mut held: Vec<_> =
+            (4 * PAGES..8 * PAGES).map_while(|page| view.write(page).ok()).collect();
+        held.iter_mut().for_each(|page| page[0] = 1);
+        held.truncate(held.len() - 4);
+        write_beside_a_cut(cache, file, PAGES / 2, |writer| {
+            while file.pages() != PAGES / 2 {
+                std::thread::yield_now();
+            }
+            drop(held);
+            writer.join().expect("there are frames");
+            assert!(file.dirty() <= PAGES / 2, "{}", file.dirty());
+            drop(first);
+        });
+    });
+}
+
 /// Where the device takes longer to cut a file off than reclaim tries pages that must not be written, writers wait.
 #[test]
 fn writers_wait_for_a_device_that_is_slow_to_cut_a_file_off() {
