@@ -226,6 +226,11 @@ impl Heap {
         self.has_locked.load(Ordering::Relaxed)
     }
 
+    /// Whether the program has ever advised the kernel to use huge pages for memory of the heap's.
+    pub fn has_asked_for_huge(&self) -> bool {
+        self.has_asked_for_huge.load(Ordering::Relaxed)
+    }
+
     /// Unmaps the part of a range of whole pages that is the heap's.
     ///
     /// # Safety
@@ -359,6 +364,8 @@ impl Heap {
         }
         if effect == Effect::AsksForHuge {
             self.note_huge(at, len);
+            // Relaxed: as above.
+            self.has_asked_for_huge.store(true, Ordering::Relaxed);
             if zone.kind.huge() == Huge::Yes {
                 // That changes nothing.
                 return;

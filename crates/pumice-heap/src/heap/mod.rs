@@ -162,6 +162,8 @@ pub struct Heap {
     owed: Owed,
     /// Whether memory was ever locked.
     has_locked: AtomicBool,
+    /// Whether the program has ever advised the kernel to use huge pages for some of it.
+    has_asked_for_huge: AtomicBool,
     /// The part of freed memory that stays here.
     stays: Stays,
     /// Held by the thread that retires the heap.
@@ -208,6 +210,7 @@ impl Heap {
             discard,
             owed: Owed::new(),
             has_locked: AtomicBool::new(false),
+            has_asked_for_huge: AtomicBool::new(false),
             stays: Stays::new(),
             retiring: SleepLock::new(),
             pins: Pins::new(),

@@ -142,28 +142,69 @@ pub(super) fn come_huge_pages_unasked() -> bool {
 }
 
 /// Advice that a mapping keeps, by the letters that `/proc/self/smaps` has for it.
-const KEPT: [(&[u8], u32); 5] = [
+const KEPT: [(&[u8], u32); 8] = [
     (b" dc", linux::MADV_DONTFORK),
     (b" wf", linux::MADV_WIPEONFORK),
     (b" dd", linux::MADV_DONTDUMP),
     (b" rr", linux::MADV_RANDOM),
     (b" sr", linux::MADV_SEQUENTIAL),
+    (b" mg", linux::MADV_MERGEABLE),
+    (b" nh", linux::MADV_NOHUGEPAGE),
+    (b" hg", linux::MADV_HUGEPAGE),
 ];
+/// The letters of locked memory, and of such that is locked page by page as it comes, with the bit of each.
+const LOCKED: [(&[u8], u32); 2] = [(b" lo", 1 << 8), (b" lf", 1 << 9)];
 
-/// Advice that all of a range has been given.
+/// Advice that all of a range has been given, and its lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Advice(u32);
 
 impl Advice {
+    pub(super) const NONE: Advice = Advice(0);
+
+    fn of_flags(said: &[u8]) -> Advice {
+        let has = |letters: &[u8]| said.windows(letters.len()).any(|part| part == letters);
+        let kept = KEPT.iter().enumerate().map(|(nth, (letters, _))| (*letters, 1 << nth));
+        let given = kept.chain(LOCKED).filter(|(letters, _)| has(letters));
+        Advice(given.map(|(_, bit)| bit).sum())
+    }
+
     pub(super) fn each(self) -> impl Iterator<Item = c_int> {
         let is_given = move |nth: &usize| self.0 & 1 << nth != 0;
         (0..KEPT.len()).filter(is_given).map(|nth| KEPT[nth].1 as c_int)
     }
+
+    /// Locks memory as other memory is that is to be copied there, which is locked no more.
+    ///
+    /// # Errors
+    /// The kernel's, and the locks are as before.
+    ///
+    /// # Safety
+    /// Both are the caller's.
+    pub(super) unsafe fn move_lock(
+        self,
+        from: &Range<usize>,
+        to: &Range<usize>,
+    ) -> Result<(), Errno> {
+        let [is_locked, on_fault] = LOCKED.map(|(_, bit)| self.0 & bit != 0);
+        if !is_locked && !on_fault {
+            return Ok(());
+        }
+        let flags = if on_fault { linux::MLOCK_ONFAULT as usize } else { 0 };
+        // SAFETY: as the caller promises.
+        let lock = |range: &Range<usize>| unsafe {
+            raw::syscall(linux::__NR_mlock2, [range.start, range.len(), flags, 0, 0, 0])
+        };
+        // SAFETY: as above.
+        unsafe { raw::syscall(linux::__NR_munlock, [from.start, from.len(), 0, 0, 0, 0])? };
+        lock(to).map(drop).inspect_err(|_| {
+            let _ = lock(from);
+        })
+    }
 }
 
-/// The advice that a range has been given; `None` if that can't be read, or differs, or some of it is locked.
+/// The advice that a range has been given; `None` if that can't be read, or differs.
 pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
-    const LOCKED: &[u8] = b" lo";
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/smaps", flags, Mode::empty()).ok()?;
     let (mut buffer, mut text, mut len) = ([0u8; 1024], [0u8; 256], 0);
@@ -193,10 +234,8 @@ pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
                 }
                 line = Line::new(0..usize::MAX, None);
             } else if is_within && said.starts_with(b"VmFlags:") {
-                let has = |letters: &[u8]| said.windows(letters.len()).any(|part| part == letters);
-                let given = (0..KEPT.len()).filter(|&nth| has(KEPT[nth].0));
-                let advice = Advice(given.map(|nth| 1 << nth).sum());
-                if has(LOCKED) || found.is_some_and(|other| other != advice) {
+                let advice = Advice::of_flags(said);
+                if found.is_some_and(|other| other != advice) {
                     return None;
                 }
                 found = Some(advice);

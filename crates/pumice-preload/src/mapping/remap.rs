@@ -10,12 +10,15 @@ use pumice_frames::sys::{mem, raw};
 use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
-use super::plain::{advice_of, come_huge_pages_unasked, is_one_mapping, protection_of};
+use super::plain::{advice_of, come_huge_pages_unasked, is_one_mapping, protection_of, Advice};
 use super::{unmap, Holes, Request, READ_WRITE, SERVED};
 use crate::advice::madvise;
 use crate::errno::Outcome;
 use crate::parts::{concerned, has_hole, round_up, LARGEST};
 use crate::{guards, seccomp, state};
+
+/// The protection and the advice of memory as it was mapped.
+const PLAIN: (c_int, Advice) = (READ_WRITE, Advice::NONE);
 
 /// The arguments of `mremap`.
 #[derive(Clone, Copy)]
@@ -116,13 +119,17 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         // The heap's memory is not accounted for, so the kernel would give any amount more of it.
         // SAFETY: a new mapping, which nobody has used.
         unsafe {
-            raw::syscall(
-                linux::__NR_munmap,
-                [map_at(mem::place_for_a_moment(), new, 0)?, new, 0, 0, 0, 0],
-            )?
+            let more = new - old;
+            let at = map_at(mem::place_for_a_moment(), more, 0)?;
+            raw::syscall(linux::__NR_munmap, [at, more, 0, 0, 0, 0])?
         };
     }
-    let is_as_mapped = grows && !heap.is_tainted(at, old);
+    // As far as the program knows it is one mapping, of the attributes that it was mapped with.
+    let is_as_mapped = from.is_some() && !heap.is_tainted(at, old);
+    let place = match heap.has_locked() && !is_as_mapped {
+        true => Left::Gap,
+        false => Left::Mapping,
+    };
     let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
     if target.is_some() {
         targets.occupy(heap, to, new, true)?;
@@ -130,9 +137,9 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     // Several mappings move by one call or by none: put aside, a part of them could be left there.
     let is_several = from.is_some()
         && old > 0
-        && match grows {
+        && match grows && place == Left::Mapping {
             // No file is opened: a filter may not allow that.
-            // SAFETY: the caller's, at addresses of the heap's.
+            // SAFETY: the caller's, at addresses of the heap's, none of which is a gap.
             true => !unsafe { mem::is_one_mapping(at as *mut u8, old) },
             false => holed || !is_one_mapping(&(at..at + old)),
         };
@@ -140,7 +147,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     let mut outcome = unsafe {
         match is_several {
             true => move_several(heap, request, old, &targets),
-            false => remap_by_kernel(heap, request, old),
+            false => remap_by_kernel(heap, request, old, place),
         }
     };
     // Of several mappings some may have moved: then it is known which.
@@ -149,7 +156,9 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     let may_be_alike = outcome == Err(Errno::FAULT) || (grows && outcome == Err(Errno::INVAL));
     if may_be_alike && old > 0 && from.is_some() && !holed {
         // SAFETY: as the caller promises.
-        match unsafe { move_as_one(heap, request, target.map(|_| &targets)) } {
+        match unsafe {
+            move_as_one(heap, request, is_as_mapped.then_some(PLAIN), target.map(|_| &targets))
+        } {
             Ok(Some(moved)) => (outcome, may_have_moved) = (moved, true),
             Ok(None) => {}
             Err(errno) => (outcome, may_have_moved) = (Err(errno), false),
@@ -159,8 +168,11 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         // SAFETY: they were nobody's before.
         unsafe { targets.unmap(heap) };
     }
-    let may_be_huge = is_as_mapped && !seccomp::may_be_one() && !come_huge_pages_unasked();
-    if let (Ok(place), true) = (outcome, may_be_huge) {
+    let may_be_huge = || {
+        let is_asked_for = !is_as_mapped || heap.has_asked_for_huge();
+        grows && !is_asked_for && !seccomp::may_be_one() && !come_huge_pages_unasked()
+    };
+    if let (Ok(place), true) = (outcome, may_be_huge()) {
         // The heap may have asked for huge pages there, and the kernel would give them for all that comes.
         // SAFETY: it changes no content.
         unsafe {
@@ -181,9 +193,10 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
     is_outside
 }
 
-/// Moves memory that is several mappings only because its neighbours changed. It becomes one, so it is copied. `None`:
-/// the parts differ in protection or advice, so they can't become one mapping, and nothing has moved. After an outcome
-/// that is an error, some of it has. `targets`: the holes at its new place, if that is at addresses of the heap's.
+/// Moves memory that is several mappings only because its neighbours changed, or because the process was forked. It
+/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping, and
+/// nothing has moved. After an outcome that is an error, some of it has. `known`: what all of it has been given, if that
+/// is known. `targets`: the holes at its new place, if that is at addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -193,13 +206,13 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
 unsafe fn move_as_one(
     heap: &'static Heap,
     request: Remap,
+    known: Option<(c_int, Advice)>,
     targets: Option<&Holes>,
 ) -> Result<Option<Outcome>, Errno> {
     let Remap { at, old_len, new_len, flags, to } = request;
     let (range, new) = (at..at + round_up(old_len), round_up(new_len));
-    let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) else {
-        return Ok(None);
-    };
+    let look = || Some((protection_of(&range)?, advice_of(&range)?));
+    let Some((protection, advice)) = known.or_else(look) else { return Ok(None) };
     let place = match flags & linux::MREMAP_FIXED != 0 {
         true => {
             if let Some(targets) = targets {
@@ -210,13 +223,25 @@ unsafe fn move_as_one(
         }
         false => map_anywhere(new)?,
     };
+    // Before it is copied: there may be no room for so much more locked memory, and pages of locked memory stay.
+    // SAFETY: as the caller promises.
+    unsafe {
+        if let Err(errno) = advice.move_lock(&range, &(place..place + new)) {
+            if targets.is_none() {
+                raw::syscall(linux::__NR_munmap, [place, new, 0, 0, 0, 0])?;
+            }
+            return Err(errno);
+        }
+    }
     // SAFETY: as the caller promises.
     let outcome = unsafe { copy_alike(heap, request, place, protection) };
     if outcome.is_ok() {
         // Memory that is new, or was copied, has not been given it.
         // SAFETY: as the caller promises.
         advice.each().for_each(|advice| unsafe {
-            madvise(place as *mut c_void, new, advice);
+            if advice != linux::MADV_HUGEPAGE as c_int || heap.has_asked_for_huge() {
+                madvise(place as *mut c_void, new, advice);
+            }
         });
     }
     Ok(Some(outcome))
@@ -270,14 +295,22 @@ unsafe fn copy_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     Ok(to)
 }
 
+/// What memory that moves leaves behind for a moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// A mapping that is empty.
+    Mapping,
+    /// Nothing: it may be locked. When locked memory moves and its old place stays mapped, the kernel counts the old
+    /// place as locked, too, and for ever.
+    Gap,
+}
+
 /// Moves the pages of a range to another place, which leaves the heap's addresses mapped.
 ///
 /// # Safety
 /// Both are the caller's.
-unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize) -> Outcome {
-    // When locked memory moves and its old place stays mapped, the kernel counts the old place as locked, too, and for
-    // ever.
-    let leaves_gap = heap.has_locked();
+unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize, left: Left) -> Outcome {
+    let leaves_gap = left == Left::Gap;
     let keeps = if leaves_gap { 0 } else { linux::MREMAP_DONTUNMAP };
     let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | keeps;
     // SAFETY: as the caller promises.
@@ -369,7 +402,7 @@ fn is_mapped(at: usize, len: usize) -> bool {
 ///
 /// # Safety
 /// As `mremap`.
-unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Outcome {
+unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize, left: Left) -> Outcome {
     let Remap { at, new_len, flags, to, .. } = request;
     let new = round_up(new_len);
     if concerned(at, old).is_none() {
@@ -385,8 +418,8 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
     let outcome;
     if flags & linux::MREMAP_FIXED != 0 && new <= old {
         // SAFETY: as the caller promises.
-        outcome = unsafe { move_pages(heap, at, to, new) };
-    } else if heap.has_locked() {
+        outcome = unsafe { move_pages(heap, at, to, new, left) };
+    } else if left == Left::Gap {
         // Put aside, it would leave a gap, and would have no way back if somebody else's mapping came there.
         // SAFETY: as the caller promises.
         outcome = unsafe { request.make() };
@@ -401,7 +434,7 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         // SAFETY: as the caller promises; the mapping made above is nobody else's.
         unsafe {
             let unmap = |at, len| raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0]);
-            let moved = move_pages(heap, at, aside, old);
+            let moved = move_pages(heap, at, aside, old, left);
             if len > old {
                 // It grows into this, unless another thread's mapping comes first; then it moves once more.
                 let _ = unmap(aside + old, len - old);
@@ -410,7 +443,7 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
             outcome = moved.and_then(|_| Remap { at: aside, ..request }.make());
             if outcome.is_err() {
                 if moved.is_ok() {
-                    move_pages(heap, aside, at, old)?;
+                    move_pages(heap, aside, at, old, left)?;
                 }
                 unmap(aside, old)?;
             }
