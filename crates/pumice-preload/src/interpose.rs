@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::error::Error;
 use pumice_heap::config::MUCH_AT_ONCE;
-use pumice_heap::heap::{Content, Heap};
+use pumice_heap::heap::{with_room, Content, Heap};
 use pumice_heap::stats::Event;
 
 use crate::environment::page_size;
@@ -246,7 +246,8 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
         let is_sparse = owned.heap.is_sparse(at.cast());
-        let new = if is_sparse || is_guarded { calloc(1, size) } else { malloc(size) };
+        let room = if size > usable { with_room(size) } else { size };
+        let new = if is_sparse || is_guarded { calloc(1, room) } else { malloc(room) };
         if new.is_null() {
             // The old block is large enough, if it is to shrink. A filter may not know the call that moves it.
             return match size <= usable {

@@ -42,6 +42,7 @@ mod report;
 mod rests;
 mod retain;
 mod retire;
+mod room;
 mod serve;
 mod source;
 mod taint;
@@ -70,6 +71,7 @@ use zones::{PoolZone, ZoneKind, Zones};
 pub use mapping::{Effect, Part};
 pub use pins::is_held_by_other;
 pub use retire::Calls;
+pub use room::with_room;
 
 use crate::scrub::Scrubber;
 use crate::stats::{CounterSlot, Event, Tree};
@@ -293,10 +295,10 @@ impl Heap {
     /// The caller owns the allocation; the memory beyond the new size is gone.
     pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
         let Ok((zone, range)) = self.run_at(at) else { return false };
-        let frames = frames_for(size).max(1);
         if size > isize::MAX as usize {
             return false;
         }
+        let frames = room::frames_left(range.frames, frames_for(size).max(1));
         if self.is_retired() {
             if frames <= range.frames {
                 self.shrink_retired(zone, range, frames);

@@ -194,9 +194,9 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
 }
 
 /// Moves memory that is several mappings only because its neighbours changed, or because the process was forked. It
-/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping, and
-/// nothing has moved. After an outcome that is an error, some of it has. `known`: what all of it has been given, if that
-/// is known. `targets`: the holes at its new place, if that is at addresses of the heap's.
+/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping,
+/// and nothing has moved. After an outcome that is an error, some of it has. `known`: the protection and advice of all
+/// of it, if these are known. `targets`: the holes at its new place, if that is at addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -295,7 +295,7 @@ unsafe fn copy_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     Ok(to)
 }
 
-/// What memory that moves leaves behind for a moment.
+/// The old place of memory that moves, for a moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
     /// A mapping that is empty.

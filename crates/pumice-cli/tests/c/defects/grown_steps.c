@@ -20,8 +20,23 @@ static int mappings_in(const char *at, size_t len) {
     return count;
 }
 
+/* Whether the mapping at an address has a flag. */
+static int flags_have(const char *at, const char *flag) {
+    char line[512];
+    int is_it = 0, has = 0;
+    size_t start, end;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%zx-%zx ", &start, &end) == 2) is_it = start <= (size_t)at && end > (size_t)at;
+        if (is_it && strncmp(line, "VmFlags:", 8) == 0) has = strstr(line, flag) != NULL;
+    }
+    fclose(maps);
+    return has;
+}
+
 /* What all of it has been given. */
-enum given { NOTHING, LOCK, FOR_FORKS, GIVENS };
+enum given { NOTHING, LOCK, FOR_FORKS, HUGE_PAGES, GIVENS };
 
 static void grow_mapping(enum given given) {
     size_t len = 4 * MIB, first = len;
@@ -34,6 +49,8 @@ static void grow_mapping(enum given given) {
         return;
     }
     if (given == FOR_FORKS) CHECK(madvise(at, len, MADV_WIPEONFORK) == 0);
+    /* A kernel may have none. */
+    int is_huge = given == HUGE_PAGES && madvise(at, len, MADV_HUGEPAGE) == 0;
     for (int i = 0; i < STEPS; i++) {
         at = mremap(at, len, len + STEP, MREMAP_MAYMOVE);
         if (at == MAP_FAILED && given == LOCK && errno == EAGAIN) {
@@ -46,6 +63,7 @@ static void grow_mapping(enum given given) {
     }
     CHECK(holds(at, first, 1));
     for (int i = 0; i < STEPS; i++) CHECK(at[first + (size_t)i * STEP] == 1 + i % 100);
+    CHECK(!is_huge || flags_have(at, " hg"));
     int is_wiped = 0;
     pid_t child = fork();
     if (child == 0) _exit(is_zero(at, len));
@@ -88,11 +106,29 @@ static void grow_vector(size_t len, int is_index) {
     free(at);
 }
 
+/* Many that are full grow step by step, all at once, a few in each huge page. */
+static void grow_many(size_t from, size_t to) {
+    enum { COUNT = 250 };
+    static char *all[COUNT];
+    long before = status_of("VmRSS:");
+    for (size_t len = from; len <= to; len += 4 << 10)
+        for (int i = 0; i < COUNT; i++) {
+            size_t had = len == from ? 0 : len - (4 << 10);
+            CHECK(all[i] = realloc(all[i], len));
+            fill(all[i] + had, len - had, i);
+        }
+    printf("%s\n", status_of("VmRSS:") - before < (long)(to * COUNT >> 10) / 4 * 5 + (24 << 10) ? "a little" : "a lot");
+    for (int i = 0; i < COUNT; i++) free(all[i]), all[i] = NULL;
+}
+
 int main(void) {
     guard(120);
-    for (enum given given = NOTHING; given < GIVENS; given++) grow_mapping(given);
+    /* Before huge pages are asked for. */
     grow_far();
+    for (enum given given = NOTHING; given < GIVENS; given++) grow_mapping(given);
     grow_vector(28248 << 10, 0);
     grow_vector(300 * MIB, 1);
+    grow_many(600 << 10, 880 << 10);
+    grow_many(900 << 10, 1040 << 10);
     return 0;
 }
