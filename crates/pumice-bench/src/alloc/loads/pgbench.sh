@@ -5,6 +5,6 @@ select max(balance) from (select aid % 20011 as part, sum(abalance) as balance f
 END
 start
 pgbench -h "$data" -U pumice -n --random-seed=1 -c 2 -t $(($3 * 20)) -b simple-update postgres &&
-    pgbench -h "$data" -U pumice -n -c 2 -t $(($3 / 10)) -f "$1/sort.sql" postgres
+    pgbench -h "$data" -U pumice -n -c 2 -t $((($3 + 9) / 10)) -f "$1/sort.sql" postgres
 status=$?
 stop && exit $status
