@@ -2,6 +2,7 @@
 //!
 //! `mincore` does not tell a page that was never written from one in swap; this does.
 
+use core::array;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
 
@@ -46,8 +47,9 @@ impl Pagemap {
             if io::pread(&self.0, &mut *wanted, offset as u64)? != wanted.len() {
                 return Err(Errno::IO);
             }
-            for (nth, entry) in wanted.as_chunks().0.iter().enumerate() {
-                tell(start + nth, u64::from_ne_bytes(*entry) & HOLDS_SOMETHING == 0);
+            for (nth, entry) in wanted.chunks_exact(size_of::<u64>()).enumerate() {
+                let entry = u64::from_ne_bytes(array::from_fn(|byte| entry[byte]));
+                tell(start + nth, entry & HOLDS_SOMETHING == 0);
             }
         }
         Ok(())
