@@ -36,6 +36,8 @@ pub struct File {
     pub dir: Option<PathBuf>,
     /// As `--socket`.
     pub socket: Option<PathBuf>,
+    /// As `--ticket-socket`.
+    pub ticket_socket: Option<PathBuf>,
     /// As `--allow`, a list.
     #[serde(deserialize_with = "allow")]
     pub allow: Vec<Rule>,
