@@ -1,5 +1,6 @@
 //! The program between a daemon and a kubelet, which dies, answers late, and gives out devices a thousand times.
 
+mod go;
 mod kubelets;
 mod pods;
 mod support;

@@ -416,7 +416,16 @@ pub struct Plugin(Channel);
 impl Plugin {
     pub async fn connect(socket: &Path) -> Plugin {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
-        Plugin(endpoint.expect("a path").connect().await.expect("it listens"))
+        let endpoint = endpoint.expect("a path");
+        let until = Instant::now() + PATIENCE;
+        // A socket has its name before it listens.
+        loop {
+            match endpoint.connect().await {
+                Ok(channel) => return Plugin(channel),
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Any call with one answer.
