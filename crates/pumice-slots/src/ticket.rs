@@ -28,6 +28,7 @@ impl Ticket {
     ///
     /// # Errors
     /// As getrandom(2).
+    #[doc(hidden)]
     pub fn random() -> io::Result<Ticket> {
         let mut bytes = [0; TICKET_BYTES];
         // The kernel gives so few bytes at once, or none.
@@ -41,11 +42,13 @@ impl Ticket {
     }
 
     /// The one of these bytes.
+    #[doc(hidden)]
     pub const fn from_bytes(bytes: [u8; TICKET_BYTES]) -> Ticket {
         Ticket(bytes)
     }
 
     /// Its bytes.
+    #[doc(hidden)]
     pub const fn to_bytes(self) -> [u8; TICKET_BYTES] {
         self.0
     }
@@ -54,6 +57,7 @@ impl Ticket {
     ///
     /// # Errors
     /// A message, if one of them is none.
+    #[doc(hidden)]
     pub fn list(text: &str) -> Result<Vec<Ticket>, &'static str> {
         text.split(',').map(|word| word.trim().parse()).collect()
     }
