@@ -1,10 +1,11 @@
 //! The tickets that were given out, and the conversation with the daemon.
 //!
-//! The daemon has the reservations and keeps their time. This has the tickets besides, for as long as they may be shown:
-//! a daemon that is started anew is told of them ([`Ledger::look`]). One lock is held during each conversation, so that
-//! an old ticket is never told in place of a new one.
+//! The daemon has the reservations and keeps their time. This has the tickets besides, for as long as they may be
+//! shown: a daemon that is started anew is told of them ([`Ledger::look`]). One lock is held during each conversation,
+//! so that an old ticket is never told in place of a new one.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use pumice_slots::ticket::{Reservation, ReservationName, Stage};
 use pumice_slots::{Client, Error, Ticket};
 
 use crate::devices::{self, Device, Inventory, Kind};
+use crate::store::Store;
 
 /// How long a device's slot may take to be free that the kubelet says is free: its last pod's connection has been
 /// closed, and the daemon may not have read that.
@@ -28,6 +30,7 @@ const EXPIRED_EARLY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Ledger {
     client: Client,
+    store: Store,
     limit: Duration,
     state: Mutex<Given>,
 }
@@ -51,9 +54,17 @@ struct Held {
 }
 
 impl Ledger {
-    /// Of the daemon of this client. Its slots are kept for so long for tickets that nobody shows.
-    pub fn new(client: Client, limit: Duration) -> Ledger {
-        Ledger { client, limit, state: Mutex::default() }
+    /// Of the daemon of this client, with the tickets that a process before has stored. Slots are kept for so long for
+    /// tickets that nobody shows.
+    ///
+    /// # Errors
+    /// The stored tickets can't be read.
+    pub fn new(client: Client, store: Store, limit: Duration) -> io::Result<Ledger> {
+        let until = Instant::now() + limit;
+        let held = |reservation| Held { reservation, until, unlisted: None };
+        let tickets = store.read()?.into_iter().map(|it| (it.name, held(it))).collect();
+        let state = Mutex::new(Given { tickets, ..Given::default() });
+        Ok(Ledger { client, store, limit, state })
     }
 
     /// How many tickets may be shown.
@@ -101,6 +112,7 @@ impl Ledger {
         self.client.reserve(&reservation)?;
         let held = Held { reservation, until: Instant::now() + self.limit, unlisted: None };
         state.tickets.insert(device.name, held);
+        self.save(&state);
         Ok(ticket)
     }
 
@@ -110,6 +122,7 @@ impl Ledger {
         if state.tickets.remove(&device.name).is_some() {
             // A daemon that is gone has none.
             let _ = self.client.release(device.name);
+            self.save(&state);
         }
     }
 
@@ -121,8 +134,12 @@ impl Ledger {
         let mut state = self.state();
         let classes = self.client.classes()?;
         let mut rows = self.client.reservations()?;
+        let count = state.tickets.len();
         if self.tell_again(&mut state, &rows) {
             rows = self.client.reservations()?;
+        }
+        if state.tickets.len() != count {
+            self.save(&state);
         }
         let now: HashMap<_, _> =
             classes.iter().map(|it| (Kind::of(it), devices::strangers(it, &rows))).collect();
@@ -157,6 +174,9 @@ impl Ledger {
         for name in &gone {
             state.tickets.remove(name);
         }
+        if !gone.is_empty() {
+            self.save(&state);
+        }
         gone.len()
     }
 
@@ -182,6 +202,15 @@ impl Ledger {
             }
         });
         is_told
+    }
+
+    /// Stores the tickets. A full disk keeps no pod from its slot.
+    fn save(&self, state: &Given) {
+        let all = state.tickets.values().map(|held| &held.reservation);
+        if let Err(error) = self.store.write(all) {
+            let path = self.store.path().display();
+            eprintln!("pumice-kubelet: can't write {path}: {error}");
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, Given> {

@@ -1,5 +1,5 @@
-//! A device plugin of Kubernetes: each slot of a daemon's is a device, and a pod that asks for one gets a ticket for it.
-//! The daemon runs beside it, and is reached by the protocol of `pumice-slots`. `docs/kubernetes.md` is for users.
+//! A device plugin of Kubernetes: each slot of a daemon's is a device, and a pod that asks for one gets a ticket for
+//! it. The daemon runs beside it, and is reached by the protocol of `pumice-slots`. `docs/kubernetes.md` is for users.
 //!
 //! | module | contents |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | [`grpc`] | the calls: those that the kubelet makes here, and those that are made there |
 //! | [`devices`] | devices, their names and resources; it touches neither files nor a clock |
 //! | [`ledger`] | the tickets that were given out; talks with the daemon |
+//! | [`store`] | the file of the tickets that were given out |
 //! | [`answers`] | the answers to the kubelet |
 //! | [`plugin`] | a resource: its socket and its registration |
 //! | [`run`](mod@run) | the program: a thread that watches the daemon, and a loop that keeps plugins registered |
@@ -18,9 +19,8 @@
 //! kubelet's list of pods has no pod with the device any more. The daemon keeps the time, and gives the slot to nobody
 //! else meanwhile.
 //!
-//! Nothing is on disk. The daemon has the reservations, so a plugin that is started anew loses none of them. This
-//! process has the tickets, and tells them to a daemon that is started anew. After an end of both the tickets that were
-//! given out are worth nothing.
+//! The daemon has the reservations. This process has the tickets, and tells a daemon that is started anew. A file has
+//! them as well: an update starts both anew, and programs that run must not lose their slots by that.
 //!
 //! # Threads
 //!
@@ -34,5 +34,6 @@ pub mod grpc;
 pub mod ledger;
 pub mod plugin;
 pub mod run;
+pub mod store;
 
 pub use run::{run, Options};

@@ -33,6 +33,9 @@ struct Arguments {
         default_value = "/var/lib/kubelet/pod-resources/kubelet.sock"
     )]
     pod_resources: PathBuf,
+    /// The file of the tickets that were given out, in a folder of root's
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/pumice/kubelet-tickets")]
+    state: PathBuf,
     /// The first part of the names of resources, such as pumice.dev/slot-4g
     #[arg(long, value_name = "NAME", default_value = "pumice.dev")]
     domain: String,
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         mount: arguments.mount.unwrap_or(folder),
         kubelet_dir: arguments.kubelet_dir,
         pod_resources: arguments.pod_resources,
+        state: arguments.state,
         domain: arguments.domain,
         limit: arguments.limit,
         grace: arguments.grace,

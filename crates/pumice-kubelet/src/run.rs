@@ -18,6 +18,7 @@ use crate::devices::Inventory;
 use crate::grpc;
 use crate::ledger::Ledger;
 use crate::plugin::{Plugin, Shared};
+use crate::store::Store;
 
 /// How long the kubelet may take to list its pods.
 const PODS_PATIENCE: Duration = Duration::from_secs(10);
@@ -35,6 +36,8 @@ pub struct Options {
     pub kubelet_dir: PathBuf,
     /// The kubelet's socket that lists pods.
     pub pod_resources: PathBuf,
+    /// The file of the tickets that were given out.
+    pub state: PathBuf,
     /// The first part of the resources' names.
     pub domain: String,
     /// For how long a slot is kept for a ticket while nobody has it.
@@ -54,7 +57,12 @@ pub async fn run(options: Options, end: impl Future<Output = ()>) -> io::Result<
     let folder = options.ticket_socket.parent().ok_or_else(unusable)?.to_owned();
     let name = options.ticket_socket.file_name().ok_or_else(unusable)?.into();
     let mounted = Mounted { folder, at: options.mount.clone(), name };
-    let ledger = Arc::new(Ledger::new(Client::new(&options.socket), options.limit));
+    let (client, store) = (Client::new(&options.socket), Store::new(&options.state));
+    let unread = |error: io::Error| {
+        let path = options.state.display();
+        io::Error::new(error.kind(), format!("can't read {path}: {error}; remove it, or see to it"))
+    };
+    let ledger = Arc::new(Ledger::new(client, store, options.limit).map_err(unread)?);
     let (send, mut inventory) = watch::channel(Inventory::default());
     watch_daemon(Arc::clone(&ledger), send, options.every)?;
     let shared = Shared {

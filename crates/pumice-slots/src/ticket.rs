@@ -1,7 +1,7 @@
 //! Tickets: a slot is reserved for the client that shows one.
 //!
-//! Root or the daemon's user reserves a slot and chooses the ticket. It gives the ticket to a program that may lease the
-//! slot, which need not be known to the daemon in any other way.
+//! Root or the daemon's user reserves a slot and chooses the ticket. It gives the ticket to a program that may lease
+//! the slot, which need not be known to the daemon in any other way.
 
 use core::fmt;
 use core::str::FromStr;

@@ -141,6 +141,27 @@ async fn a_daemon_that_starts_anew_is_told_of_the_tickets() {
     });
 }
 
+/// As an update of both does. The kubelet goes on, and so does a program on a slot.
+#[tokio::test]
+async fn tickets_stay_good_when_all_is_started_anew() {
+    let place = Place::new();
+    let mut kubelet = Kubelet::start(&place, Manner::Prompt);
+    let mut daemon = Daemon::start(&place, 2);
+    let program = Program::start(&place, &[]);
+    kubelet.registered().await;
+    let plugin = Plugin::connect(&place.endpoint()).await;
+    let (used, unused) = (plugin.ticket("64k-4k-0").await, plugin.ticket("64k-4k-1").await);
+    let mut running = lease(&place, used);
+    daemon.kill();
+    drop(program);
+    let _daemon = Daemon::start(&place, 2);
+    let _program = Program::start(&place, &[]);
+    kubelet.registered().await;
+    until("the running pod's lease goes on", || running.resume().is_ok());
+    drop(lease(&place, unused));
+    assert_eq!(place.client().reservations().expect("an answer").len(), 2);
+}
+
 #[tokio::test]
 async fn it_ends_when_it_is_told_to_and_leaves_no_socket() {
     let place = Place::new();

@@ -169,6 +169,8 @@ impl Program {
             .arg(place.kubelet_dir())
             .arg("--pod-resources")
             .arg(place.pods_socket())
+            .arg("--state")
+            .arg(place.path("tickets"))
             .args(more)
             .spawn()
             .expect("it starts");

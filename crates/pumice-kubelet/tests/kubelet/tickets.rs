@@ -75,6 +75,7 @@ fn guesses_get_nothing_and_hold_up_nobody() {
     let daemon = Daemon::start(&place, 2);
     let kept = reservation("kept");
     place.client().reserve(&kept).expect("reserved");
+    until("both are ready", || place.client().classes().expect("an answer")[0].ready == 2);
     let files = daemon.open_files();
     // One bit is wrong, and some of them ask nothing at all.
     let mut idle = Vec::new();

@@ -183,7 +183,7 @@ impl Server {
     }
 }
 
-/// What a client had of a reservation.
+/// The thing that a client had of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     /// A place in the queue.
