@@ -24,8 +24,8 @@
 //!
 //! # Threads
 //!
-//! One runs the calls. Another watches the daemon once a second; calls that need the daemon have threads of the runtime.
-//! [`ledger::Ledger`] has one lock, which is held while the daemon answers.
+//! One runs the calls. Another watches the daemon once a second; calls that need the daemon have threads of the
+//! runtime. [`ledger::Ledger`] has one lock, which is held while the daemon answers.
 
 pub mod answers;
 pub mod api;
