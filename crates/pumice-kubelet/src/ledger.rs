@@ -91,7 +91,10 @@ impl Ledger {
                 {
                     thread::sleep(ASK_AGAIN);
                 }
-                Err(error) => return Err(format!("{}: {error}", device.name)),
+                Err(error) => {
+                    self.forget_after(&error, device);
+                    return Err(format!("{}: {error}", device.name));
+                }
             }
         }
     }
@@ -114,6 +117,15 @@ impl Ledger {
         state.tickets.insert(device.name, held);
         self.save(&state);
         Ok(ticket)
+    }
+
+    /// The daemon has given the device's ticket of before up, and has no slot for another.
+    fn forget_after(&self, error: &Error, device: &Device) {
+        let Error::Refused(refusal) = error else { return };
+        let mut state = self.state();
+        if refusal.reason == Reason::NoneFree && state.tickets.remove(&device.name).is_some() {
+            self.save(&state);
+        }
     }
 
     /// Gives up a ticket that nobody was told of.

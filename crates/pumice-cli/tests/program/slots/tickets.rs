@@ -2,11 +2,12 @@
 
 use std::process::{Command, Stdio};
 
+use pumice_slots::refusal::Reason;
 use pumice_slots::ticket::{Reservation, Stage};
-use pumice_slots::Ticket;
+use pumice_slots::{Client, Error, Ticket};
 
-use crate::slots::{waiting, Daemon};
-use crate::support::{first_line, pumice};
+use crate::slots::{as_user, is_root, waiting, Daemon, PATIENCE};
+use crate::support::{first_line, folder, pumice};
 
 const SMALL: u64 = 64 << 10;
 const SLOTS: [&str; 4] = ["--slot", "64K=2", "--pages", "4k"];
@@ -53,8 +54,7 @@ fn a_program_runs_on_the_slot_of_its_ticket() {
     assert_eq!(run(stat(&daemon, &["64K"]).env("PUMICE_SLOT_TICKET", &one)), good);
 
     // The first one's slot is leased: the second one's is had.
-    let lease =
-        daemon.client().lease_ticket(one.parse().expect("a ticket"), crate::slots::PATIENCE);
+    let lease = daemon.client().lease_ticket(one.parse().expect("a ticket"), PATIENCE);
     assert_eq!(run(&mut stat(&daemon, &["--ticket", &both])), good);
     drop(lease.expect("a lease"));
 
@@ -84,8 +84,59 @@ fn others_get_only_slots_that_are_not_reserved() {
     assert!(code == Some(1) && said.contains("no such slot is ready"), "{said}");
     let page = daemon.client().reservations().expect("an answer");
     assert_eq!((page.len(), page[0].stage), (1, Stage::Kept));
-    drop(daemon.client().lease_ticket(one, crate::slots::PATIENCE).expect("a lease"));
+    drop(daemon.client().lease_ticket(one, PATIENCE).expect("a lease"));
     drop(other);
+}
+
+/// Users that the daemon knows, and one that it does not, as in a container. Only root can be them.
+#[test]
+fn a_ticket_is_good_for_any_user_and_on_nobodys_account() {
+    use std::fs::{set_permissions, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    const FRIEND: u32 = 54_331;
+    const STRANGER: u32 = 54_332;
+    if !is_root() {
+        return;
+    }
+    let place = folder("slots-ticket-door");
+    let door = place.join("tickets/slots.sock");
+    let (path, friend) = (door.display().to_string(), format!("user:{FRIEND}=64K"));
+    let arguments =
+        ["--slot", "64K=3", "--pages", "4k", "--allow", &friend, "--ticket-socket", &path];
+    let daemon = Daemon::start("ticket-users", &arguments);
+    for folder in [&*place, &*daemon.folder] {
+        set_permissions(folder, Permissions::from_mode(0o755)).expect("ours");
+    }
+    let reason = |outcome: Result<(), Error>| match outcome {
+        Err(Error::Refused(refusal)) => refusal.reason,
+        other => panic!("{other:?}"),
+    };
+    let (one, two) = (reserve(&daemon, "one"), reserve(&daemon, "two"));
+    let (client, pod) = (Client::new(daemon.socket()), Client::new(&door));
+    as_user(STRANGER, &[], || {
+        assert_eq!(reason(client.lease_ticket(one, PATIENCE).map(drop)), Reason::NotAllowed);
+        drop(pod.lease_ticket(one, PATIENCE).expect("any user may show it there"));
+        assert_eq!(reason(pod.lease(&waiting(SMALL)).map(drop)), Reason::NotYours);
+    });
+    as_user(FRIEND, &[], || {
+        let reserved = client.lease_ticket(two, PATIENCE).expect("a lease");
+        let own = client.lease(&waiting(SMALL)).expect("its quota is for others");
+        assert_eq!(reason(client.lease(&waiting(SMALL)).map(drop)), Reason::Quota);
+        let name = "one".parse().expect("a name");
+        assert_eq!(reason(client.release(name)), Reason::NotYours);
+        assert_eq!(reason(client.reservations().map(drop)), Reason::NotYours);
+        let third = Reservation {
+            name,
+            ticket: one,
+            bytes: SMALL,
+            pages: None,
+            node: None,
+            limit_ms: 600_000,
+        };
+        assert_eq!(reason(client.reserve(&third)), Reason::NotYours);
+        drop((reserved, own));
+    });
+    assert_eq!(daemon.client().reservations().expect("an answer").len(), 2);
 }
 
 /// The next daemon hears of the ticket later than of the lease.
