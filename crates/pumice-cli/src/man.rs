@@ -79,6 +79,9 @@ Names of programs, separated by commas.
 \fBPUMICE_SOCKET\fR
 The daemon's socket, for \fBpumice lease\fR and \fBpumice slots\fR.
 .TP
+\fBPUMICE_SLOT_TICKET\fR
+Tickets of slots that are reserved for \fBpumice lease\fR, separated by commas.
+.TP
 \fBPUMICE_TREE\fR, \fBPUMICE_STATS\fR
 Set for the programs: the name, or the number, of the shared memory (\fBipcs \-m\fR) where they count.
 ";

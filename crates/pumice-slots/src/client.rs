@@ -16,7 +16,8 @@ use rustix::io::retry_on_intr;
 use super::error::Error;
 use super::file::Populating;
 use super::message::{
-    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, SnapshotRow, MAX_WAIT_MS,
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, ReservationRow,
+    SnapshotRow, MAX_WAIT_MS,
 };
 use super::pages::{Charge, PageKind};
 use super::peer::Trusted;
@@ -24,6 +25,7 @@ use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
 use super::snapshot::{Sharing, SnapshotName};
 use super::socket;
+use super::ticket::{Reservation, ReservationName, Ticket};
 
 /// Names a socket other than the default.
 pub const ENV_SOCKET: &str = "PUMICE_SOCKET";
@@ -80,7 +82,7 @@ impl Client {
     /// the listener is neither root's, nor this process's user's, nor that of the owner of the socket's folder: it
     /// would see all that is written to the slot.
     pub fn lease(&self, request: &LeaseRequest) -> Result<Lease, Error> {
-        self.lease_by(&Request::Lease(*request), request.wait_ms)
+        self.lease_by(&Request::Lease(*request), request.wait_ms, None)
     }
 
     /// Leases a slot that has the content of a snapshot, and zeros up to the end of its last page. Nobody else has the
@@ -91,10 +93,24 @@ impl Client {
     /// As [`Client::lease`].
     pub fn lease_snapshot(&self, name: SnapshotName, wait: Duration) -> Result<Lease, Error> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(MAX_WAIT_MS);
-        self.lease_by(&Request::LeaseSnapshot(name, wait_ms), wait_ms)
+        self.lease_by(&Request::LeaseSnapshot(name, wait_ms), wait_ms, None)
     }
 
-    fn lease_by(&self, request: &Request, wait_ms: u32) -> Result<Lease, Error> {
+    /// Leases the slot that is reserved for a ticket, whatever size it has.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn lease_ticket(&self, ticket: Ticket, wait: Duration) -> Result<Lease, Error> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(MAX_WAIT_MS);
+        self.lease_by(&Request::LeaseTicket(ticket, wait_ms), wait_ms, Some(ticket))
+    }
+
+    fn lease_by(
+        &self,
+        request: &Request,
+        wait_ms: u32,
+        ticket: Option<Ticket>,
+    ) -> Result<Lease, Error> {
         let connection = self.connect()?;
         let trusted = Trusted::of(&connection, &self.path)?;
         let wait = Duration::from_millis(wait_ms.into());
@@ -106,7 +122,7 @@ impl Client {
         // Only requests may wait for longer.
         socket::set_patience(&connection, PATIENCE)?;
         let (client, file) = (self.clone(), descriptor.into());
-        Ok(Lease { client, trusted, connection, asked: None, file, grant })
+        Ok(Lease { client, trusted, ticket, connection, asked: None, file, grant })
     }
 
     /// The classes of slots that the daemon keeps.
@@ -145,6 +161,44 @@ impl Client {
     pub fn leases(&self) -> Result<Vec<LeaseRow>, Error> {
         self.list(Request::Leases, |reply| match reply {
             Reply::Leases(all, rows) => Some((all, rows)),
+            _ => None,
+        })
+    }
+
+    /// Reserves a slot for a ticket, in place of a reservation of the same name. The same once more keeps it for as
+    /// long from now on.
+    ///
+    /// # Errors
+    /// As [`Client::lease`]; refused for anybody but root and the daemon's user, and where all such slots are leased
+    /// or reserved, or a lease of the reservation before goes on.
+    #[doc(hidden)]
+    pub fn reserve(&self, asked: &Reservation) -> Result<(), Error> {
+        match ask(&self.connect()?, &Request::Reserve(*asked), None)?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Gives a reservation up, if there is one. A lease of it goes on until it ends.
+    ///
+    /// # Errors
+    /// As [`Client::lease`]; refused for anybody but root and the daemon's user.
+    #[doc(hidden)]
+    pub fn release(&self, name: ReservationName) -> Result<(), Error> {
+        match ask(&self.connect()?, &Request::Release(name), None)?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// The reservations there are.
+    ///
+    /// # Errors
+    /// As [`Client::lease`]; refused for anybody but root and the daemon's user.
+    #[doc(hidden)]
+    pub fn reservations(&self) -> Result<Vec<ReservationRow>, Error> {
+        self.list(Request::Reservations, |reply| match reply {
+            Reply::Reservations(all, rows) => Some((all, rows)),
             _ => None,
         })
     }
@@ -265,6 +319,8 @@ pub struct Lease {
     client: Client,
     /// The listeners that the slot may be shown to again.
     trusted: Trusted,
+    /// The ticket that the slot was reserved for.
+    ticket: Option<Ticket>,
     connection: OwnedFd,
     /// A connection to the next daemon that has not answered yet. Closing it could end the lease.
     asked: Option<OwnedFd>,
@@ -369,8 +425,9 @@ impl Lease {
                 (asked, heard)
             }
             None => {
+                let request = self.ticket.map_or(Request::Resume, Request::ResumeTicket);
                 let asked = self.trusted.connect(&self.client.path, PATIENCE)?;
-                let heard = ask(&asked, &Request::Resume, Some(self.file.as_fd()));
+                let heard = ask(&asked, &request, Some(self.file.as_fd()));
                 (asked, heard)
             }
         };

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
 //! | [`snapshot`] | names of snapshots, and whether their lessees share memory |
+//! | [`ticket`] | tickets, for which slots are reserved |
 //! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | the settings of a running daemon that can change |
@@ -62,6 +63,7 @@ pub mod shared;
 pub mod snapshot;
 pub mod socket;
 pub mod stat;
+pub mod ticket;
 
 pub use client::{default_socket, Client, Lease};
 pub use error::{Error, ServeError};
@@ -71,3 +73,4 @@ pub use pages::{Charge, PageKind};
 pub use refusal::Refusal;
 pub use shared::SharedFile;
 pub use snapshot::{Sharing, SnapshotName};
+pub use ticket::Ticket;

@@ -8,6 +8,7 @@ use super::pages::{Charge, PageKind};
 use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
 use super::snapshot::{Sharing, SnapshotName};
+use super::ticket::{Reservation, ReservationName, Stage, Ticket};
 use wire::{Reader, Writer};
 
 mod wire;
@@ -91,6 +92,16 @@ pub enum Request {
     LeaseSnapshot(SnapshotName, u32),
     /// Asks for the snapshots, from this one on.
     Snapshots(u32),
+    /// Reserves a slot for a ticket; only root and the daemon's own user may, as for the next one.
+    Reserve(Reservation),
+    /// Gives a reservation up. A lease of it goes on.
+    Release(ReservationName),
+    /// Asks for the slot that is reserved for a ticket; how long to wait, in milliseconds. Otherwise as `Lease`.
+    LeaseTicket(Ticket, u32),
+    /// As `Resume`, of a slot that is reserved for a ticket.
+    ResumeTicket(Ticket),
+    /// Asks for the reservations, from this one on; only root and the daemon's own user may.
+    Reservations(u32),
 }
 
 /// An answer of the daemon.
@@ -112,6 +123,8 @@ pub enum Reply {
     Settings(Vec<u64>),
     /// Snapshots; how many there are in all comes first.
     Snapshots(u32, Vec<SnapshotRow>),
+    /// Reservations; how many there are in all comes first.
+    Reservations(u32, Vec<ReservationRow>),
 }
 
 /// A slot that was leased.
@@ -206,6 +219,23 @@ pub struct LeaseRow {
     pub age_ms: u64,
 }
 
+/// A reservation. It never has the ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationRow {
+    /// Its name.
+    pub name: ReservationName,
+    /// Bytes of its slot.
+    pub bytes: u64,
+    /// The kind of pages that its slot is made of.
+    pub pages: PageKind,
+    /// The memory node of its slot, if one was chosen.
+    pub node: Option<u32>,
+    /// Its stage.
+    pub stage: Stage,
+    /// For how long it is kept yet, in milliseconds.
+    pub left_ms: u64,
+}
+
 mod kind {
     pub(super) const LEASE: u16 = 1;
     pub(super) const END: u16 = 2;
@@ -217,6 +247,11 @@ mod kind {
     pub(super) const SET: u16 = 8;
     pub(super) const LEASE_SNAPSHOT: u16 = 9;
     pub(super) const SNAPSHOTS: u16 = 10;
+    pub(super) const RESERVE: u16 = 11;
+    pub(super) const RELEASE: u16 = 12;
+    pub(super) const LEASE_TICKET: u16 = 13;
+    pub(super) const RESUME_TICKET: u16 = 14;
+    pub(super) const RESERVATIONS: u16 = 15;
     /// The number added for the answer of the same name.
     pub(super) const REPLY: u16 = 0x100;
     pub(super) const REFUSED: u16 = 0x1ff;
@@ -254,6 +289,33 @@ impl Request {
                 to.finish()
             }
             Request::Snapshots(from) => with_u32(kind::SNAPSHOTS, from),
+            Request::Reserve(it) => {
+                let mut to = Writer::begin(kind::RESERVE);
+                to.ticket(it.ticket);
+                to.u64(it.bytes);
+                to.u32(it.limit_ms);
+                to.u32(it.node.unwrap_or(u32::MAX));
+                to.u8(it.pages.map_or(0, |pages| pages as u8));
+                to.name(it.name);
+                to.finish()
+            }
+            Request::Release(name) => {
+                let mut to = Writer::begin(kind::RELEASE);
+                to.name(name);
+                to.finish()
+            }
+            Request::LeaseTicket(ticket, wait_ms) => {
+                let mut to = Writer::begin(kind::LEASE_TICKET);
+                to.ticket(ticket);
+                to.u32(wait_ms);
+                to.finish()
+            }
+            Request::ResumeTicket(ticket) => {
+                let mut to = Writer::begin(kind::RESUME_TICKET);
+                to.ticket(ticket);
+                to.finish()
+            }
+            Request::Reservations(from) => with_u32(kind::RESERVATIONS, from),
         }
     }
 
@@ -266,10 +328,7 @@ impl Request {
         let request = match kind {
             kind::LEASE => {
                 let (bytes, wait_ms) = (from.u64()?, from.u32()?);
-                let pages = match from.u8()? {
-                    0 => None,
-                    number => Some(PageKind::from_number(number).ok_or(Malformed::Value)?),
-                };
+                let pages = any_pages(from.u8()?)?;
                 let charge = Charge::from_number(from.u8()?).ok_or(Malformed::Value)?;
                 if bytes == 0 || wait_ms > MAX_WAIT_MS || from.u16()? != 0 {
                     return Err(Malformed::Value);
@@ -299,9 +358,36 @@ impl Request {
                 Request::LeaseSnapshot(name, wait_ms)
             }
             kind::SNAPSHOTS => Request::Snapshots(from.u32()?),
+            kind::RESERVE => {
+                let (ticket, bytes, limit_ms) = (from.ticket()?, from.u64()?, from.u32()?);
+                let node = Some(from.u32()?).filter(|&node| node != u32::MAX);
+                let (pages, name) = (any_pages(from.u8()?)?, from.name()?);
+                if bytes == 0 || !(1..=MAX_WAIT_MS).contains(&limit_ms) {
+                    return Err(Malformed::Value);
+                }
+                Request::Reserve(Reservation { name, ticket, bytes, pages, node, limit_ms })
+            }
+            kind::RELEASE => Request::Release(from.name()?),
+            kind::LEASE_TICKET => {
+                let (ticket, wait_ms) = (from.ticket()?, from.u32()?);
+                if wait_ms > MAX_WAIT_MS {
+                    return Err(Malformed::Value);
+                }
+                Request::LeaseTicket(ticket, wait_ms)
+            }
+            kind::RESUME_TICKET => Request::ResumeTicket(from.ticket()?),
+            kind::RESERVATIONS => Request::Reservations(from.u32()?),
             _ => return Err(Malformed::Kind),
         };
         from.finish(request)
+    }
+}
+
+/// A kind of pages, or any.
+fn any_pages(number: u8) -> Result<Option<PageKind>, Malformed> {
+    match number {
+        0 => Ok(None),
+        number => PageKind::from_number(number).map(Some).ok_or(Malformed::Value),
     }
 }
 
@@ -363,6 +449,12 @@ impl Reply {
                 to.rows(rows, MAX_SNAPSHOT_ROWS, SnapshotRow::write);
                 to.finish()
             }
+            Reply::Reservations(all, rows) => {
+                let mut to = Writer::begin(kind::RESERVATIONS | kind::REPLY);
+                to.u32(*all);
+                to.rows(rows, MAX_ROWS, ReservationRow::write);
+                to.finish()
+            }
         }
     }
 
@@ -390,6 +482,9 @@ impl Reply {
                 kind::SETTINGS => Reply::Settings(from.u64s(MAX_COUNTERS)?),
                 kind::SNAPSHOTS => {
                     Reply::Snapshots(from.u32()?, from.rows(MAX_SNAPSHOT_ROWS, SnapshotRow::read)?)
+                }
+                kind::RESERVATIONS => {
+                    Reply::Reservations(from.u32()?, from.rows(MAX_ROWS, ReservationRow::read)?)
                 }
                 _ => return Err(Malformed::Kind),
             },
@@ -472,6 +567,25 @@ impl LeaseRow {
         let (uid, pid) = (from.u32()?, from.u32()?);
         let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
         Ok(LeaseRow { id, bytes, pages, uid, pid, age_ms })
+    }
+}
+
+impl ReservationRow {
+    fn write(&self, to: &mut Writer) {
+        to.name(self.name);
+        to.u64(self.bytes);
+        to.u64(self.left_ms);
+        to.u32(self.node.unwrap_or(u32::MAX));
+        to.u8(self.pages as u8);
+        to.u8(self.stage as u8);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<ReservationRow, Malformed> {
+        let (name, bytes, left_ms) = (from.name()?, from.u64()?, from.u64()?);
+        let node = Some(from.u32()?).filter(|&node| node != u32::MAX);
+        let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        let stage = Stage::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(ReservationRow { name, bytes, pages, node, stage, left_ms })
     }
 }
 

@@ -62,6 +62,12 @@ pumice_frames::table! {
         NoMemory = 14,
         /// the daemon has no snapshot of that name; 'pumice slots' lists them
         NoSuchSnapshot = 15,
+        /// no slot is reserved for this ticket: it is wrong, or its time is over
+        NoSuchTicket = 16,
+        /// the slot of this ticket is leased already
+        TicketInUse = 17,
+        /// all such slots are leased or reserved; 'pumice slots' lists them
+        NoneFree = 18,
     }
 }
 

@@ -322,6 +322,7 @@ pub mod slots {
     pub use pumice_slots::refusal::Reason;
     #[doc(inline)]
     pub use pumice_slots::{
-        default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal, SnapshotName,
+        default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal,
+        SnapshotName, Ticket,
     };
 }

@@ -162,7 +162,7 @@ fn every_layer_of_the_tables_exists() {
 }
 
 /// Which crates each crate may use, beside those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("pumice-frames", &[]),
     ("pumice-accel", &["pumice-frames"]),
     ("pumice-heap", &["pumice-accel", "pumice-frames"]),
@@ -197,6 +197,7 @@ const CRATES: [(&str, &[&str]); 14] = [
             "pumice-slots",
         ],
     ),
+    ("pumice-kubelet", &["pumice-slots"]),
     ("pumice-bench-io", &["pumice-bench", "pumice-cache", "pumice-command", "pumice-frames"]),
     (
         "pumice-cli",

@@ -50,6 +50,10 @@ impl Holder {
     }
 }
 
+fn is_passing(reason: Reason) -> bool {
+    matches!(reason, Reason::Busy | Reason::NoSuchTicket)
+}
+
 fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
     loop {
         // The daemon says nothing unasked: only its end can be read.
@@ -61,8 +65,8 @@ fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
                 Ok(new) => connection = new,
                 Err(_) => return,
             },
-            // It will not change its mind, unless it has no time now.
-            Err(Error::Refused(refusal)) if refusal.reason != Reason::Busy => return,
+            // It will not change its mind, unless it has no time now, or has not been told of the ticket yet.
+            Err(Error::Refused(refusal)) if !is_passing(refusal.reason) => return,
             Err(_) => {
                 drop(lease);
                 thread::sleep(LOOK_AGAIN);

@@ -3,10 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | [`placeholders`] | `{path}`, `{fd}` and `{qemu}` in the program's arguments |
+//! | [`tickets`] | the slots that are reserved for the program |
 //! | [`holder`] | the lease while the program runs, over daemons that come and go |
 
 mod holder;
 mod placeholders;
+mod tickets;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -26,16 +28,20 @@ use crate::serve::{bar, duration, pages, snapshot_name};
 use holder::Holder;
 use placeholders::Values;
 use pumice_command::Failure;
+use tickets::Tickets;
 
 /// The arguments of `pumice lease`.
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Memory that is needed, such as 8G
-    #[arg(value_parser = size, required_unless_present = "snapshot")]
+    #[arg(value_parser = size)]
     size: Option<u64>,
     /// A slot that has the content of the daemon's snapshot NAME, instead of zeros
     #[arg(long, value_name = "NAME", value_parser = snapshot_name, conflicts_with_all = ["size", "pages", "charge"])]
     snapshot: Option<SnapshotName>,
+    /// The ticket of a slot that is reserved for this program, or several with commas; PUMICE_SLOT_TICKET if not given
+    #[arg(long, value_name = "TICKET", value_parser = tickets::parse, conflicts_with_all = ["snapshot", "charge"])]
+    ticket: Option<Tickets>,
     /// Only slots of this kind of pages: 4k, thp, hugetlb-2m or hugetlb-1g
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageKind>,
@@ -45,9 +51,9 @@ pub struct LeaseArgs {
     /// How long to wait for a slot to be ready, such as 5s; not at all if not given
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
-    /// The side that populates the memory and is charged for it
-    #[arg(long, value_name = "WHO", default_value = "daemon")]
-    charge: Charged,
+    /// The side that populates the memory and is charged for it; the daemon if not given
+    #[arg(long, value_name = "WHO")]
+    charge: Option<Charged>,
     /// Print the slot as shell variables and keep it until SIGTERM, instead of running a program
     #[arg(long, conflicts_with = "program")]
     print: bool,
@@ -71,11 +77,13 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
         placeholders::check(&options.program)?;
     }
     let client = Client::new(options.socket.clone().unwrap_or_else(default_socket));
-    let lease = match options.snapshot {
-        Some(name) => client.lease_snapshot(name, options.wait),
-        None => client.lease(&request(&options)),
+    let lease = match (options.snapshot, options.tickets()?) {
+        (Some(name), _) => client.lease_snapshot(name, options.wait),
+        (None, Some(tickets)) => tickets.lease(&client, options.wait),
+        (None, None) => client.lease(&request(&options)?),
     };
     let lease = lease.map_err(|error| explain(&error))?;
+    tickets::check(&lease, options.size, options.pages)?;
     if lease.is_shared() {
         placeholders::check_shared(&options.program)?;
     }
@@ -105,17 +113,30 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     }
 }
 
-fn request(options: &LeaseArgs) -> LeaseRequest {
-    LeaseRequest {
+impl LeaseArgs {
+    /// The tickets to show. Those of the environment are not meant where a snapshot is, or an empty slot.
+    fn tickets(&self) -> Result<Option<Tickets>, Failure> {
+        match &self.ticket {
+            Some(tickets) => Ok(Some(tickets.clone())),
+            None if self.snapshot.is_some() || self.charge.is_some() => Ok(None),
+            None => Tickets::of_environment(),
+        }
+    }
+}
+
+fn request(options: &LeaseArgs) -> Result<LeaseRequest, Failure> {
+    let Some(bytes) = options.size else {
+        return Err(Failure::usage("say how much memory is needed, such as 8G"));
+    };
+    Ok(LeaseRequest {
         pages: options.pages,
         charge: match options.charge {
-            Charged::Daemon => Charge::Daemon,
-            Charged::Lessee => Charge::Lessee,
+            Some(Charged::Daemon) | None => Charge::Daemon,
+            Some(Charged::Lessee) => Charge::Lessee,
         },
         wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
-        // There is one where there is no snapshot.
-        ..LeaseRequest::new(options.size.unwrap_or_default())
-    }
+        ..LeaseRequest::new(bytes)
+    })
 }
 
 /// An error of the client's as a failure of this program.

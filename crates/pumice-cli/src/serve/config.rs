@@ -36,6 +36,8 @@ pub struct File {
     pub dir: Option<PathBuf>,
     /// As `--socket`.
     pub socket: Option<PathBuf>,
+    /// As `--ticket-socket`.
+    pub ticket_socket: Option<PathBuf>,
     /// As `--allow`, a list.
     #[serde(deserialize_with = "allow")]
     pub allow: Vec<Rule>,
@@ -276,6 +278,23 @@ mod tests {
         assert_eq!(file.pace, [Some(1024), None, None, Some(150), Some(0)]);
         assert_eq!(file.share, Some(50));
         assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
+    }
+
+    /// The configuration that `deploy/kubernetes` has for the machines of a cluster.
+    #[test]
+    fn that_of_the_manifests_is_read() {
+        let manifest = include_str!("../../../../deploy/kubernetes/configmap.yaml");
+        let (_, text) = manifest.split_once("pumice.toml: |\n").expect("the file");
+        let file = parse(text).expect("a configuration");
+        assert_eq!(
+            file.ticket_socket.as_deref(),
+            Some(Path::new("/run/pumice/tickets/slots.sock"))
+        );
+        assert!(file.metrics.is_some());
+        let all_bytes: u64 = file.slots.iter().map(|slot| slot.bytes * u64::from(slot.count)).sum();
+        let daemonset = include_str!("../../../../deploy/kubernetes/daemonset.yaml");
+        let limit = format!("memory: {}Mi", (all_bytes >> 20) + 128);
+        assert_eq!(daemonset.matches(&limit).count(), 2, "the sum of the slots and 128 MiB");
     }
 
     #[test]

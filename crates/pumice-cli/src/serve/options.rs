@@ -40,6 +40,9 @@ pub struct ServeArgs {
     /// Where to listen; slots.sock in the daemon's folder if not given
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Where to listen for clients that have tickets and no other rights; its folder can be mounted into containers
+    #[arg(long, value_name = "PATH")]
+    ticket_socket: Option<PathBuf>,
     /// A user or group that may lease besides root and the daemon's user, such as user:qemu=32G or
     /// group:kvm; the size is the most that one user may have at a time (can be repeated)
     #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
@@ -167,6 +170,7 @@ impl ServeArgs {
             snapshots,
             dir: self.dir.clone().or(file.dir),
             socket: self.socket.clone().or(file.socket),
+            ticket_socket: self.ticket_socket.clone().or(file.ticket_socket),
             allowed: Allowed::new(self.allow.iter().cloned().chain(file.allow).collect()),
             share_percent: self.share.or(file.share),
             metrics: self.metrics.clone().or(file.metrics),

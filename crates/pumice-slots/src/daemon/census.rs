@@ -48,10 +48,12 @@ impl Census {
         self.add(
             match reason {
                 Reason::Malformed | Reason::Version => Counter::RefusedMalformed,
-                Reason::NotAllowed | Reason::NotYours => Counter::RefusedNotAllowed,
+                Reason::NotAllowed | Reason::NotYours | Reason::NoSuchTicket => {
+                    Counter::RefusedNotAllowed
+                }
                 Reason::Quota => Counter::RefusedQuota,
                 Reason::TooLarge => Counter::RefusedTooLarge,
-                Reason::NoneReady => Counter::RefusedNoneReady,
+                Reason::NoneReady | Reason::NoneFree => Counter::RefusedNoneReady,
                 Reason::TimedOut => Counter::RefusedTimedOut,
                 Reason::Busy => Counter::RefusedBusy,
                 Reason::Draining => Counter::RefusedDraining,
@@ -59,7 +61,8 @@ impl Census {
                 | Reason::OutOfTurn
                 | Reason::NotASlot
                 | Reason::NoMemory
-                | Reason::NoSuchSnapshot => Counter::RefusedOther,
+                | Reason::NoSuchSnapshot
+                | Reason::TicketInUse => Counter::RefusedOther,
             },
             1,
         );

@@ -9,11 +9,24 @@ use crate::{socket, Charge, Sharing};
 use super::allow::{is_master, Peer};
 use super::backing::Backing;
 use super::pool::Key;
+use super::tickets::ReservationId;
 use super::turns::{Rank, Taker};
+
+/// The socket that a client came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// The daemon's socket: the kernel says which user it is, and the user has its rights.
+    Main,
+    /// The socket for tickets: clients have no rights but those that a ticket gives, root neither. In containers that
+    /// the socket is mounted into, the kernel's numbers of users say nothing.
+    Tickets,
+}
 
 /// See the module's text.
 #[derive(Debug)]
 pub struct Connection {
+    /// The socket that it came by.
+    pub door: Door,
     /// Its socket, which never blocks.
     pub socket: OwnedFd,
     /// The client.
@@ -50,6 +63,8 @@ pub struct Wait {
     pub until: Instant,
     /// The look at the snapshot's file that must come first: it began after the request. 0 without a snapshot.
     pub look: u64,
+    /// The reservation whose ticket it has shown.
+    pub reservation: Option<ReservationId>,
 }
 
 /// A leased slot.
@@ -65,6 +80,8 @@ pub struct Lease {
     pub since: Instant,
     /// The side that populated it: no class counts slots that the lessee populates.
     pub charge: Charge,
+    /// The reservation that it is of.
+    pub reservation: Option<ReservationId>,
 }
 
 /// Whether a client heard.
@@ -97,8 +114,13 @@ impl Connection {
 
     /// The client as one that asks for a slot.
     pub fn taker(&self) -> Taker {
-        let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
+        let rank = if self.is_master() { Rank::Master } else { Rank::Tenant };
         Taker { user: self.account, rank }
+    }
+
+    /// Whether it is root's or the daemon's user's, with their rights.
+    pub fn is_master(&self) -> bool {
+        self.door == Door::Main && is_master(&self.peer)
     }
 
     /// Its request that waits.
@@ -115,6 +137,12 @@ impl Connection {
             ConnectionState::Leased(lease) => Some(lease),
             _ => None,
         }
+    }
+
+    /// The reservation that it waits for a slot of, or has one of: that is on no user's account.
+    pub fn reservation(&self) -> Option<ReservationId> {
+        let waited_for = self.wait().and_then(|wait| wait.reservation);
+        waited_for.or(self.lease().and_then(|lease| lease.reservation))
     }
 
     /// The bytes that it has alone.

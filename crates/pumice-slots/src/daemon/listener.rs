@@ -32,8 +32,13 @@ impl Listener {
             set_rights(&socket, Rights::Passed);
             return Ok(Listener { socket, bound: None });
         }
+        Listener::open_named(path, "--socket")
+    }
+
+    /// A new one at `path`, which was given with `option`.
+    pub fn open_named(path: &Path, option: &str) -> Result<Listener, ServeError> {
         let kind = SocketType::SEQPACKET;
-        let (socket, bound) = Bound::listen(path, kind, Neighbours::Trusted, "--socket")?;
+        let (socket, bound) = Bound::listen(path, kind, Neighbours::Trusted, option)?;
         Ok(Listener { socket, bound: Some(bound) })
     }
 

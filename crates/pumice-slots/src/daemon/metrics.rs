@@ -1,12 +1,18 @@
 //! The daemon's counters as a page for Prometheus.
 
 use super::census::Census;
+use super::tickets::TicketCounts;
 use crate::message::{ClassRow, FileState, SnapshotRow};
 use crate::serving::page::Page;
 use crate::stat::{Counter, WAIT_BOUNDS_US};
 
-/// The page.
-pub fn page(census: &Census, classes: &[ClassRow], snapshots: &[SnapshotRow]) -> String {
+/// The page. `tickets` has the slots that are reserved now, and counts.
+pub fn page(
+    census: &Census,
+    classes: &[ClassRow],
+    snapshots: &[SnapshotRow],
+    tickets: (u32, TicketCounts),
+) -> String {
     const REFUSED: &str = "refused_";
     let mut page = Page::default();
     for counter in Counter::ALL {
@@ -51,6 +57,21 @@ pub fn page(census: &Census, classes: &[ClassRow], snapshots: &[SnapshotRow]) ->
         }
     }
 
+    let (reserved, counts) = tickets;
+    let help = "Slots reserved for tickets that nobody has.";
+    page.metric("pumice_slots_reserved", "gauge", help).sample(&[], reserved);
+    let help = "Reservations for tickets, by what came of them.";
+    let mut events = page.metric("pumice_slots_tickets_total", "counter", help);
+    for (event, count) in [
+        ("reserved", counts.reserved),
+        ("leased", counts.leased),
+        ("expired", counts.expired),
+        ("released", counts.released),
+        ("wrong", counts.wrong),
+    ] {
+        events.sample(&[("event", &event)], count);
+    }
+
     let help = "Slots with a snapshot's content, by state.";
     let mut slots = page.metric("pumice_slots_snapshot", "gauge", help);
     for row in snapshots {
@@ -93,7 +114,7 @@ mod tests {
         census.granted(Duration::from_micros(70));
         census.granted(Duration::from_secs(7_000));
         census.refused(crate::refusal::Reason::Quota);
-        let page = page(&census, &[], &[]);
+        let page = page(&census, &[], &[], (0, TicketCounts::default()));
         assert!(page.contains("\npumice_slots_granted_total 2\n"), "{page}");
         assert!(page.contains("pumice_slots_refused_total{reason=\"quota\"} 1\n"));
         assert!(page.contains("pumice_slots_wait_seconds_bucket{le=\"0.0001\"} 1\n"));

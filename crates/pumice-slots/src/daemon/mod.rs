@@ -9,6 +9,7 @@
 //! | [`listener`] | the socket, or systemd's; the clients that connect |
 //! | [`backing`] | the file behind a slot: one tenant's, or shared |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
+//! | [`tickets`] | the slots that are reserved for tickets |
 //! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
 //! | [`source`] | a snapshot's file, and its versions |
@@ -45,6 +46,7 @@ mod server;
 mod signals;
 mod source;
 mod subordinate;
+mod tickets;
 mod turns;
 mod watch;
 

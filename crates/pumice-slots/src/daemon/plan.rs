@@ -26,6 +26,8 @@ pub struct Plan {
     pub dir: Option<PathBuf>,
     /// The socket, if it is not in there.
     pub socket: Option<PathBuf>,
+    /// The socket for clients with tickets, if there is one.
+    pub ticket_socket: Option<PathBuf>,
     /// The users and groups that may lease.
     pub allowed: Allowed,
     /// How much of a class one user may have had and ended, until it is populated again.

@@ -87,6 +87,10 @@ pub struct Class {
     leased: u32,
     /// Leases of a shared slot, of this version or an older one.
     sharers: u32,
+    /// Slots that are kept for tickets, ready or not, and that nobody has.
+    reserved: u32,
+    /// Clients that have shown a ticket and wait, in the order they came. Each has one of those reserved.
+    shown: VecDeque<Token>,
     /// Of those leased, whose memory is going.
     ending: u32,
     waiting: WaitQueue,
@@ -158,9 +162,8 @@ impl Pool {
         let fits = |class: &&Class| {
             class.key.bytes >= bytes && pages.is_none_or(|pages| class.key.pages == pages)
         };
-        let order = |class: &&Class| {
-            (class.key.bytes, class.ready.is_empty(), class.waiting.len(), class.key)
-        };
+        let order =
+            |class: &&Class| (class.key.bytes, !class.has_free(), class.waiting.len(), class.key);
         let best = offered().filter(fits).min_by_key(order);
         best.map(|class| class.key).ok_or(Reason::NoSuchPages)
     }
@@ -188,7 +191,7 @@ impl Pool {
         let class = self.classes.iter().find(|class| class.key.is_of(&key))?;
         let next = class.next(&self.tags, self.share_percent, |_| true);
         let is_next = next.is_none_or(|(next, _)| next == token);
-        if !is_next || class.holds_back(taker, self.share_percent) {
+        if !class.has_free() || !is_next || class.holds_back(taker, self.share_percent) {
             return None;
         }
         self.hand_out(key, token, taker)
@@ -211,6 +214,10 @@ impl Pool {
             Sharing::Alone => class.ready.pop_front()?,
             Sharing::Shared => class.ready.front()?.share()?,
         };
+        if let Some(index) = class.shown.iter().position(|&other| other == token) {
+            class.shown.remove(index);
+            class.reserved = class.reserved.saturating_sub(1);
+        }
         let precedence = class.waiting.serve(token);
         class.looking.retain(|&other| other != token);
         if class.key.sharing == Sharing::Shared {
@@ -229,9 +236,7 @@ impl Pool {
     /// Whether a ready slot is there that the client may not have now, as it has ended its share of them.
     pub fn holds_back(&self, key: Key, taker: Taker) -> bool {
         let class = self.classes.iter().find(|class| class.key.is_of(&key));
-        class.is_some_and(|class| {
-            !class.ready.is_empty() && class.holds_back(taker, self.share_percent)
-        })
+        class.is_some_and(|class| class.has_free() && class.holds_back(taker, self.share_percent))
     }
 
     /// Adds a client that waits for a slot of the class.
@@ -253,9 +258,65 @@ impl Pool {
     pub fn forget(&mut self, key: Key, token: Token) {
         if let Some(class) = self.class_mut(key) {
             class.waiting.remove(token);
+            class.shown.retain(|&other| other != token);
             class.looking.retain(|&other| other != token);
         }
         self.drop_unused();
+    }
+
+    /// Reserves a slot: of those that are large enough and have one to give, one of the smallest.
+    pub fn reserve(
+        &mut self,
+        bytes: u64,
+        pages: Option<PageKind>,
+        node: Option<u32>,
+    ) -> Result<Key, Reason> {
+        let mut offered = self.classes.iter_mut().filter(|class| class.is_offered_by_size());
+        let fits = |class: &&mut Class| {
+            let is_meant = pages.is_none_or(|pages| class.key.pages == pages)
+                && (node.is_none() || class.key.node == node);
+            class.key.bytes >= bytes && is_meant
+        };
+        let Some(first) = offered.find(fits) else { return Err(Reason::NoSuchPages) };
+        let bytes = first.key.bytes;
+        let same = [first].into_iter().chain(offered.filter(fits));
+        let mut same = same.take_while(|class| class.key.bytes == bytes);
+        let class = same.find(|class| class.promised() < class.wanted).ok_or(Reason::NoneFree)?;
+        class.reserved += 1;
+        Ok(class.key)
+    }
+
+    /// A slot that a ticket's client has had is reserved again.
+    pub fn reserve_again(&mut self, key: Key) {
+        if let Some(class) = self.class_mut(key) {
+            class.reserved += 1;
+        }
+    }
+
+    /// A slot is reserved no more. A client that has shown its ticket was [forgotten](Pool::forget) before.
+    pub fn unreserve(&mut self, key: Key) {
+        if let Some(class) = self.class_mut(key) {
+            class.reserved = class.reserved.saturating_sub(1);
+        }
+        self.drop_unused();
+    }
+
+    /// Reservations of a class that it has no slots for: it was made smaller.
+    pub fn overbooked(&self, key: Key) -> u32 {
+        let class = self.classes.iter().find(|class| class.key.is_of(&key));
+        class.map_or(u32::MAX, |class| class.promised().saturating_sub(class.wanted))
+    }
+
+    /// Slots that are reserved and that nobody has.
+    pub fn reserved(&self) -> u32 {
+        self.classes.iter().map(|class| class.reserved).sum()
+    }
+
+    /// A client that has shown a ticket waits for its slot, ahead of all without one.
+    pub fn wait_with_ticket(&mut self, key: Key, token: Token) {
+        if let Some(class) = self.class_mut(key) {
+            class.shown.push_back(token);
+        }
     }
 
     /// The next client that waits for a slot of the class and can have one.
@@ -266,7 +327,7 @@ impl Pool {
     }
 
     /// A lease of another daemon's is counted among these; the slots that are too many then are returned.
-    /// `None` if there is no such class.
+    /// `None` if there is no such class. (One that was reserved for a ticket is [unreserved](Pool::unreserve).)
     pub fn adopt(&mut self, key: Key) -> Option<Vec<ReadySlot>> {
         let class = self.class_mut(key)?;
         class.leased += 1;
@@ -389,7 +450,7 @@ impl Pool {
     /// Forgets classes that are wanted no more and of which nothing is left.
     fn drop_unused(&mut self) {
         self.classes.retain(|class| {
-            let there = class.leased + class.sharers + class.ready.len() as u32;
+            let there = class.leased + class.sharers + class.reserved + class.ready.len() as u32;
             class.wanted > 0 || there + class.populating > 0 || class.waiting.len() > 0
         });
     }
@@ -412,6 +473,8 @@ impl Class {
             populating: 0,
             leased: 0,
             sharers: 0,
+            reserved: 0,
+            shown: VecDeque::new(),
             ending: 0,
             owed: Owed::default(),
             waiting: WaitQueue::default(),
@@ -438,6 +501,16 @@ impl Class {
         }
     }
 
+    /// Slots that are leased and stay so, and those that are reserved.
+    fn promised(&self) -> u32 {
+        self.leased.saturating_sub(self.ending) + self.reserved
+    }
+
+    /// Whether a slot is ready that is kept for no ticket.
+    fn has_free(&self) -> bool {
+        self.ready.len() > self.reserved as usize
+    }
+
     fn missing(&self) -> u32 {
         if self.key.bytes == 0 {
             return 0;
@@ -445,15 +518,19 @@ impl Class {
         self.wanted.saturating_sub(self.in_all() + self.populating)
     }
 
-    /// The next of the clients that wait and may have a slot now.
+    /// The next of the clients that wait and may have a slot now: those with tickets first, and others only if a slot
+    /// is kept for no ticket.
     fn next(
         &self,
         tags: &Tags,
         share_percent: Option<u32>,
         may: impl Fn(Token) -> bool,
     ) -> Option<(Token, Taker)> {
+        if let Some(&token) = self.shown.front() {
+            return Some((token, Taker::OF_A_TICKET));
+        }
         let may_have = |token, taker| !self.holds_back(taker, share_percent) && may(token);
-        self.waiting.next(tags, may_have)
+        self.waiting.next(tags, may_have).filter(|_| self.has_free())
     }
 
     /// Whether ready slots are left to others for now. Of the smallest class one slot is everybody's share.
@@ -477,9 +554,11 @@ impl Class {
 
     /// Slots that clients wait for and that are not ready.
     pub fn waited_for(&self) -> usize {
-        let waiting = self.waiting.len().saturating_sub(self.looking.len());
+        let waiting = self.waiting.len().saturating_sub(self.looking.len()) + self.shown.len();
+        // Those kept for tickets that nobody has shown yet are nobody's here.
+        let kept = (self.reserved as usize).saturating_sub(self.shown.len());
         match self.key.sharing {
-            Sharing::Alone => waiting.saturating_sub(self.ready.len()),
+            Sharing::Alone => waiting.saturating_sub(self.ready.len().saturating_sub(kept)),
             Sharing::Shared => waiting.min(1).saturating_sub(self.ready.len()),
         }
     }
@@ -502,7 +581,7 @@ impl Class {
             populating_bytes,
             huge_bytes: self.ready.iter().map(|slot| slot.huge_bytes).sum(),
             leased: self.leased + self.sharers,
-            waiting: self.waiting.len() as u32,
+            waiting: (self.waiting.len() + self.shown.len()) as u32,
         }
     }
 }

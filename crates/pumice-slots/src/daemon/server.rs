@@ -3,6 +3,7 @@
 mod answer;
 mod lifecycle;
 mod snapshots;
+mod tickets;
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +19,7 @@ use rustix::event::{epoll, eventfd, EventfdFlags};
 
 use super::allow::Peer;
 use super::census::Census;
-use super::connection::{Connection, ConnectionState};
+use super::connection::{Connection, ConnectionState, Door};
 use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
 use super::log::Said;
@@ -28,8 +29,10 @@ use super::pool::{Key, Pool, Token};
 use super::populator::{Job, Outcome, Populator, WorkerId};
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
+use super::tickets::Tickets;
 use super::watch::Look;
 use super::Host;
+use crate::serving::folder::{split, Folder, Missing};
 use crate::serving::http::{self, Serving};
 use crate::ServeError;
 use snapshots::Snapshots;
@@ -38,6 +41,7 @@ use snapshots::Snapshots;
 const LISTENER: Token = 0;
 const SIGNALS: Token = 1;
 const WAKER: Token = 2;
+const TICKETS: Token = 3;
 const FIRST_CONNECTION: Token = 16;
 /// Connections accepted between two looks at other clients.
 const ACCEPTED_AT_ONCE: usize = 16;
@@ -93,6 +97,8 @@ pub struct Server {
     /// Held until the end: it is the lock.
     directory: Directory,
     listener: Option<Listener>,
+    /// For clients with tickets.
+    door: Option<Listener>,
     metrics: Option<Serving>,
     /// Whether the listener takes descriptors.
     rights: Rights,
@@ -101,6 +107,7 @@ pub struct Server {
     events: Receiver<Event>,
     poll: OwnedFd,
     pool: Pool,
+    tickets: Tickets,
     snapshots: Snapshots,
     populator: Populator,
     reaper: Reaper,
@@ -126,7 +133,8 @@ struct Ending {
     key: Key,
     charge: crate::Charge,
     told: Option<Token>,
-    account: u32,
+    /// The user that it counts for.
+    account: Option<u32>,
 }
 
 impl Server {
@@ -146,6 +154,7 @@ impl Server {
         let directory = Directory::open(plan.dir.as_deref())?;
         let path = plan.socket.clone().unwrap_or_else(|| directory.socket());
         let listener = Listener::open(&path, socket)?;
+        let door = plan.ticket_socket.as_deref().map(open_door).transpose()?;
         let most_descriptors = raise_descriptor_limit();
         let most_connections = most_connections(most_descriptors, &plan);
 
@@ -174,6 +183,7 @@ impl Server {
             plan,
             directory,
             listener: Some(listener),
+            door,
             metrics,
             rights: Rights::Passed,
             signals,
@@ -181,6 +191,7 @@ impl Server {
             events,
             poll,
             pool,
+            tickets: Tickets::default(),
             snapshots,
             populator,
             reaper,
@@ -202,6 +213,9 @@ impl Server {
         server.watch(&*server.waker, WAKER).map_err(system("epoll"))?;
         if let Some(listener) = &server.listener {
             server.watch(listener, LISTENER).map_err(system("epoll"))?;
+        }
+        if let Some(door) = &server.door {
+            server.watch(door, TICKETS).map_err(system("epoll"))?;
         }
         server.host.say(&format!("listening at {}", path.display()));
         server.notify.say("READY=1");
@@ -230,7 +244,8 @@ impl Server {
             }
             for event in ready.drain(..) {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(Door::Main),
+                    TICKETS => self.accept(Door::Tickets),
                     SIGNALS => self.heed_signals(),
                     WAKER => self.hear(),
                     token => self.read(token),
@@ -245,17 +260,23 @@ impl Server {
         Ok(epoll::add(&self.poll, what, data, epoll::EventFlags::IN)?)
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, door: Door) {
         for _ in 0..ACCEPTED_AT_ONCE {
-            let Some(listener) = &self.listener else { return };
+            let listener = match door {
+                Door::Main => &self.listener,
+                Door::Tickets => &self.door,
+            };
+            let Some(listener) = listener else { return };
             match listener.accept() {
-                Ok(Some((socket, peer))) => self.welcome(socket, peer),
+                Ok(Some((socket, peer))) => self.welcome(door, socket, peer),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     // No descriptor or memory: the socket stays readable, and would be asked forever.
-                    let _ = epoll::delete(&self.poll, listener);
+                    for listener in self.listener.iter().chain(&self.door) {
+                        let _ = epoll::delete(&self.poll, listener);
+                    }
                     self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
                 }
@@ -263,16 +284,23 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, socket: OwnedFd, peer: Peer) {
+    fn welcome(&mut self, door: Door, socket: OwnedFd, peer: Peer) {
+        if door == Door::Tickets {
+            self.close_idlest();
+        }
         let account = self.plan.allowed.account(&peer);
-        let connection = Connection { socket, peer, account, state: ConnectionState::Idle };
-        let has_all = super::allow::is_master(&connection.peer);
-        let theirs = || self.connections.values().filter(|other| other.account == account).count();
-        let refused = if self.plan.allowed.quota_bytes(&connection.peer).is_none() {
+        let connection = Connection { door, socket, peer, account, state: ConnectionState::Idle };
+        // There are no more clients with tickets than reservations, and few without.
+        let has_all = connection.is_master() || door == Door::Tickets;
+        let is_theirs = |it: &&Connection| it.door == door && it.account == account;
+        let theirs = || self.connections.values().filter(is_theirs).count();
+        let is_let_in =
+            door == Door::Tickets || self.plan.allowed.quota_bytes(&connection.peer).is_some();
+        let refused = if !is_let_in {
             Some(Reason::NotAllowed)
         } else if self.connections.len() >= self.most_connections
             || (!has_all && theirs() >= CONNECTIONS_OF_A_USER)
-            || (!has_all && self.reaper.unclosed(account) >= UNCLOSED_OF_A_USER)
+            || (!connection.is_master() && self.reaper.unclosed(account) >= UNCLOSED_OF_A_USER)
         {
             Some(Reason::Busy)
         } else {
@@ -310,8 +338,8 @@ impl Server {
     }
 
     fn set_rights(&mut self, rights: Rights) {
-        if let Some(listener) = self.listener.as_ref().filter(|_| self.rights != rights) {
-            listener.set_rights(rights);
+        if self.rights != rights {
+            self.listener.iter().chain(&self.door).for_each(|it| it.set_rights(rights));
             self.rights = rights;
         }
     }
@@ -337,7 +365,9 @@ impl Server {
                 Event::Metrics(reply) => {
                     self.refresh_gauges();
                     let classes: Vec<_> = self.class_rows().collect();
-                    let page = super::metrics::page(&self.census, &classes, &self.snapshot_rows());
+                    let snapshots = self.snapshot_rows();
+                    let tickets = (self.pool.reserved(), self.tickets.counts());
+                    let page = super::metrics::page(&self.census, &classes, &snapshots, tickets);
                     let _ = reply.try_send(page);
                 }
             }
@@ -354,7 +384,7 @@ impl Server {
         let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
         let look = self.snapshots.next_look().filter(|_| self.drain_until.is_none());
         let own = waits.chain(retry).chain(tick).chain(look);
-        own.chain(self.accept_again).chain(self.drain_until).min()
+        own.chain(self.tickets.next_end()).chain(self.accept_again).chain(self.drain_until).min()
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
@@ -367,10 +397,23 @@ impl Server {
             if let Some(listener) = &self.listener {
                 let _ = self.watch(listener, LISTENER);
             }
+            if let Some(door) = &self.door {
+                let _ = self.watch(door, TICKETS);
+            }
         }
         self.end_waits(now);
+        self.expire_tickets(now);
         self.look_around(now);
     }
+}
+
+/// The socket for tickets, in a folder that is made if there is none.
+fn open_door(path: &std::path::Path) -> Result<Listener, ServeError> {
+    const OPTION: &str = "--ticket-socket";
+    if let Some((folder, _)) = split(path) {
+        Folder::open(folder, Missing::Make, OPTION)?;
+    }
+    Listener::open_named(path, OPTION)
 }
 
 /// A refusal without more to say.
@@ -411,6 +454,7 @@ mod tests {
             snapshots: Vec::new(),
             dir: None,
             socket: None,
+            ticket_socket: None,
             allowed: Allowed::default(),
             share_percent: None,
             metrics: None,

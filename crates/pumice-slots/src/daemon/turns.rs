@@ -29,6 +29,11 @@ pub struct Taker {
     pub rank: Rank,
 }
 
+impl Taker {
+    /// A client that shows a ticket. The slot was reserved for it, so it is charged to no user: this number is none's.
+    pub const OF_A_TICKET: Taker = Taker { user: u32::MAX, rank: Rank::Master };
+}
+
 /// The rights of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {

@@ -14,6 +14,34 @@ fn name() -> impl Strategy<Value = SnapshotName> {
     "[a-zA-Z0-9._-]{1,32}".prop_map(|text| SnapshotName::new(&text).expect("a name"))
 }
 
+fn ticket() -> impl Strategy<Value = Ticket> {
+    any::<[u8; 16]>().prop_map(Ticket::from_bytes)
+}
+
+fn node() -> impl Strategy<Value = Option<u32>> {
+    proptest::option::of(0..u32::MAX)
+}
+
+fn reservation() -> impl Strategy<Value = Reservation> {
+    let asked = (1u64.., proptest::option::of(pages()), node(), 1..=MAX_WAIT_MS);
+    (name(), ticket(), asked).prop_map(|(name, ticket, (bytes, pages, node, limit_ms))| {
+        Reservation { name, ticket, bytes, pages, node, limit_ms }
+    })
+}
+
+fn reservation_row() -> impl Strategy<Value = ReservationRow> {
+    (name(), any::<[u64; 2]>(), pages(), node(), 0..Stage::ALL.len()).prop_map(
+        |(name, [bytes, left_ms], pages, node, stage)| ReservationRow {
+            name,
+            bytes,
+            pages,
+            node,
+            stage: Stage::ALL[stage],
+            left_ms,
+        },
+    )
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let lease = (1u64.., proptest::option::of(pages()), any::<bool>(), 0..=MAX_WAIT_MS);
     prop_oneof![
@@ -29,6 +57,11 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(Request::Leases),
         any::<u32>().prop_map(Request::Snapshots),
         (name(), 0..=MAX_WAIT_MS).prop_map(|(name, wait_ms)| Request::LeaseSnapshot(name, wait_ms)),
+        reservation().prop_map(Request::Reserve),
+        name().prop_map(Request::Release),
+        (ticket(), 0..=MAX_WAIT_MS).prop_map(|(it, wait_ms)| Request::LeaseTicket(it, wait_ms)),
+        ticket().prop_map(Request::ResumeTicket),
+        any::<u32>().prop_map(Request::Reservations),
         (0..PaceSetting::ALL.len(), 1u64..1000).prop_map(|(index, raw)| {
             let setting = PaceSetting::ALL[index];
             Request::Set(setting, if setting.is_valid(raw) { raw } else { 1 })
@@ -93,6 +126,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<u32>(), vec(lease_row(), 0..MAX_ROWS)).prop_map(|(n, r)| Reply::Leases(n, r)),
         (any::<u32>(), vec(snapshot_row(), 0..=MAX_SNAPSHOT_ROWS))
             .prop_map(|(n, r)| Reply::Snapshots(n, r)),
+        (any::<u32>(), vec(reservation_row(), 0..=MAX_ROWS))
+            .prop_map(|(n, r)| Reply::Reservations(n, r)),
         vec(any::<u64>(), 0..MAX_COUNTERS).prop_map(Reply::Stat),
         vec(any::<u64>(), 0..8).prop_map(Reply::Settings),
     ]

@@ -1,6 +1,6 @@
 //! Bytes of messages, written and read field by field. Reading checks every length.
 
-use super::{Malformed, SnapshotName, MAX_BYTES, VERSION};
+use super::{Malformed, SnapshotName, Ticket, MAX_BYTES, VERSION};
 
 const MAGIC: [u8; 4] = *b"pmsl";
 const HEADER: usize = 8;
@@ -52,6 +52,10 @@ impl Writer {
         let text = name.as_str().as_bytes();
         self.u8(text.len() as u8);
         self.0.extend(text);
+    }
+
+    pub(super) fn ticket(&mut self, ticket: Ticket) {
+        self.0.extend(ticket.to_bytes());
     }
 
     pub(super) fn finish(self) -> Vec<u8> {
@@ -122,6 +126,10 @@ impl<'b> Reader<'b> {
         self.0 = rest;
         let text = std::str::from_utf8(text).map_err(|_| Malformed::Value)?;
         SnapshotName::new(text).ok_or(Malformed::Value)
+    }
+
+    pub(super) fn ticket(&mut self) -> Result<Ticket, Malformed> {
+        self.take().map(Ticket::from_bytes)
     }
 
     fn count(&mut self, most: usize) -> Result<usize, Malformed> {

@@ -10,6 +10,7 @@ mod saved;
 mod shared;
 mod snapshots;
 mod strangers;
+mod tickets;
 mod users;
 
 use std::io::{BufRead, Write};

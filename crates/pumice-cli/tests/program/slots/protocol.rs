@@ -6,12 +6,14 @@ use std::time::Duration;
 use pumice_slots::message::{Reply, Request, MAX_BYTES};
 use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
-use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
+use pumice_slots::ticket::Reservation;
+use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile, Ticket};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::slots::{waiting, Daemon, PATIENCE};
 
 const SMALL: u64 = 64 << 10;
+const TICKET: Ticket = Ticket::from_bytes([7; 16]);
 
 fn daemon(name: &str) -> Daemon {
     Daemon::start(name, &["--slot", "64K=2", "--slot", "256K=1", "--pages", "4k"])
@@ -80,6 +82,18 @@ fn noise_stops_nobody() {
         Request::Set(PaceSetting::BatchPages, 512),
         Request::LeaseSnapshot("web".parse().expect("a name"), 5),
         Request::Snapshots(0),
+        Request::Reserve(Reservation {
+            name: "pod".parse().expect("a name"),
+            ticket: TICKET,
+            bytes: SMALL,
+            pages: None,
+            node: None,
+            limit_ms: 1,
+        }),
+        Request::Release("pod".parse().expect("a name")),
+        Request::LeaseTicket(TICKET, 1),
+        Request::ResumeTicket(TICKET),
+        Request::Reservations(0),
     ];
     for round in 0..400 {
         let connection = connect(&daemon);

@@ -321,3 +321,49 @@ fn less_wanted_is_less_kept() {
     pool.ended(SMALL);
     assert!(pool.classes().is_empty());
 }
+
+#[test]
+fn a_reserved_slot_is_only_a_tickets() {
+    let mut pool = pool();
+    fill(&mut pool);
+    assert_eq!(pool.reserve(1, None, None), Ok(SMALL));
+    assert!(pool.take(SMALL, 1, OTHER).is_some());
+    assert!(pool.take(SMALL, 2, OTHER).is_none(), "one is ready, and kept");
+    assert_eq!(pool.reserve(1, None, None), Err(Reason::NoneFree));
+    assert_eq!(pool.reserve(1, Some(PageKind::Thp), None), Err(Reason::NoSuchPages));
+    assert_eq!(pool.reserve(1, None, Some(0)), Err(Reason::NoSuchPages));
+    pool.wait(SMALL, 2, OTHER);
+    assert!(pool.take_next(SMALL, |_| true).is_none());
+    pool.wait_with_ticket(SMALL, 3);
+    let (token, _) = pool.take_next(SMALL, |_| true).expect("ready");
+    assert_eq!((token, pool.reserved()), (3, 0));
+    // It is kept once more when it ends, and before the client that waits.
+    pool.ending(SMALL, Taker::OF_A_TICKET.user);
+    pool.reserve_again(SMALL);
+    pool.ended(SMALL);
+    fill(&mut pool);
+    assert!(pool.take_next(SMALL, |_| true).is_none());
+    assert_eq!(pool.overbooked(SMALL), 0);
+    pool.configure(&[(SMALL, 1), (LARGE, 1)]);
+    assert_eq!(pool.overbooked(SMALL), 1);
+    pool.unreserve(SMALL);
+    assert_eq!(pool.overbooked(SMALL), 0);
+}
+
+/// A slot is made in haste for each client that waits, also beside those kept for tickets that nobody has shown.
+#[test]
+fn clients_that_wait_are_counted_without_reserved_slots() {
+    let mut pool = pool();
+    fill(&mut pool);
+    assert_eq!(pool.reserve(1, None, None), Ok(SMALL));
+    assert!(pool.take(SMALL, 1, OTHER).is_some());
+    let waited_for = |pool: &Pool| pool.classes()[0].waited_for();
+    assert_eq!(waited_for(&pool), 0);
+    pool.wait(SMALL, 2, OTHER);
+    assert_eq!(waited_for(&pool), 1);
+    pool.wait_with_ticket(SMALL, 3);
+    assert_eq!(waited_for(&pool), 1, "that one is ready");
+    pool.forget(SMALL, 3);
+    pool.forget(SMALL, 2);
+    assert_eq!(waited_for(&pool), 0);
+}

@@ -15,10 +15,12 @@ use crate::stat::Counter;
 use crate::{socket, Charge, PageKind, Sharing, SlotFile};
 use rustix::event::epoll;
 
-use super::super::allow::is_master;
 use super::super::backing::Backing;
-use super::super::connection::{Connection, ConnectionState, Heard, Lease, Wait};
+use super::super::connection::{Connection, ConnectionState, Door, Heard, Lease, Wait};
 use super::super::pool::{Class, Key, Token};
+use super::super::tickets::ReservationId;
+use super::super::turns::Taker;
+use super::tickets::Held;
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 use crate::serving::folder::is_ours;
 
@@ -32,7 +34,7 @@ impl Server {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
         // Before its packets are taken: each packet may bring hundreds of descriptors.
-        if !is_master(&connection.peer) && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
+        if !connection.is_master() && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
             return self.disconnect(token);
         }
         let packet = match socket::receive(&connection.socket) {
@@ -44,10 +46,18 @@ impl Server {
             matches!(connection.state, ConnectionState::Waiting(_) | ConnectionState::Ending);
         let mut descriptors = packet.descriptors.into_iter();
         match Request::decode(&packet.bytes) {
-            Ok(Request::Resume) if !is_busy => {
+            Ok(request @ (Request::Resume | Request::ResumeTicket(_))) if !is_busy => {
+                let is_let_in = connection.door == Door::Main || request != Request::Resume;
                 let first = descriptors.next();
                 descriptors.for_each(|other| self.reaper.close(user, other));
-                self.resume(token, first);
+                match request {
+                    Request::ResumeTicket(ticket) => self.resume_ticket(token, ticket, first),
+                    _ if is_let_in => self.resume(token, first, None),
+                    _ => {
+                        first.into_iter().for_each(|it| self.reaper.close(user, it));
+                        self.refuse_and_close(token, Reason::NotYours);
+                    }
+                }
             }
             request => {
                 descriptors.for_each(|descriptor| self.reaper.close(user, descriptor));
@@ -62,11 +72,15 @@ impl Server {
     }
 
     fn obey(&mut self, token: Token, request: &Request) {
+        let is_tickets = matches!(request, Request::LeaseTicket(..) | Request::End);
+        if self.connections.get(&token).is_some_and(|it| it.door == Door::Tickets) && !is_tickets {
+            return self.refuse_and_close(token, Reason::NotYours);
+        }
         match *request {
             Request::Lease(request) => self.lease(token, request),
             Request::End => self.end(token),
-            // It comes with a descriptor, and not here.
-            Request::Resume => {}
+            // They come with a descriptor, and not here.
+            Request::Resume | Request::ResumeTicket(_) => {}
             Request::Classes(from) => {
                 let rows: Vec<_> = self.class_rows().collect();
                 let page = rows.iter().skip(from as usize).take(MAX_ROWS).copied().collect();
@@ -95,10 +109,14 @@ impl Server {
                 let page = page.copied().collect();
                 self.answer(token, &Reply::Snapshots(rows.len() as u32, page));
             }
+            Request::Reserve(ref asked) => self.reserve(token, asked),
+            Request::Release(name) => self.release(token, name),
+            Request::LeaseTicket(ticket, wait_ms) => self.lease_ticket(token, ticket, wait_ms),
+            Request::Reservations(from) => self.list_reservations(token, from),
         }
     }
 
-    fn answer(&mut self, token: Token, reply: &Reply) {
+    pub(super) fn answer(&mut self, token: Token, reply: &Reply) {
         let Some(connection) = self.connections.get(&token) else { return };
         if connection.reply(reply) == Heard::No {
             self.disconnect(token);
@@ -158,14 +176,14 @@ impl Server {
             return self.refuse(token, Reason::NoneReady, 0);
         }
         let until = since + Duration::from_millis(request.wait_ms.into());
-        self.wait(token, Wait { key, request, since, until, look: 0 });
+        self.wait(token, Wait { key, request, since, until, look: 0, reservation: None });
     }
 
     /// Has a client wait, unless too many requests of its user do.
     pub(super) fn wait(&mut self, token: Token, wait: Wait) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
-        if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
+        if !connection.is_master() && self.waits_of(user) >= WAITS_OF_A_USER {
             return self.refuse(token, Reason::Busy, 0);
         }
         let taker = connection.taker();
@@ -189,19 +207,22 @@ impl Server {
     }
 
     fn waits_of(&self, account: u32) -> usize {
-        let theirs = self.connections.values().filter(|connection| connection.account == account);
+        let is_theirs = |it: &&Connection| it.account == account && it.reservation().is_none();
+        let theirs = self.connections.values().filter(is_theirs);
         theirs.filter(|connection| matches!(connection.state, ConnectionState::Waiting(_))).count()
     }
 
     /// The bytes that a user has, waits for and has not yet given back.
     pub(super) fn used_bytes(&self, account: u32) -> u64 {
-        let theirs = self.connections.values().filter(|connection| connection.account == account);
+        let is_theirs = |it: &&Connection| it.account == account && it.reservation().is_none();
+        let theirs = self.connections.values().filter(is_theirs);
         let held = theirs.map(|connection| match &connection.state {
             ConnectionState::Waiting(wait) => self.bytes_of(wait.request, wait.key),
             _ => connection.leased_bytes(),
         });
-        let is_going =
-            |ending: &&Ending| ending.account == account && ending.key.sharing == Sharing::Alone;
+        let is_going = |ending: &&Ending| {
+            ending.account == Some(account) && ending.key.sharing == Sharing::Alone
+        };
         let going = self.ending.values().filter(is_going).map(|ending| ending.key.bytes);
         // A slot that is resumed can be of any size and have no memory, so the sum saturates.
         held.chain(going).chain([self.shared_bytes(account)]).fold(0, u64::saturating_add)
@@ -265,22 +286,31 @@ impl Server {
         let (bytes, pages, sharing) = (key.bytes, key.pages, key.sharing);
         let grant = Grant { id, bytes, pages, charge, sharing };
         let heard = connection.grant(&Reply::Granted(grant), &file);
-        let lease = Lease { id, key, file, since: Instant::now(), charge };
+        let reservation = connection.reservation();
+        let lease = Lease { id, key, file, since: Instant::now(), charge, reservation };
         connection.state = ConnectionState::Leased(lease);
+        if let Some(id) = reservation {
+            self.tickets.leased(id, token);
+        }
         self.census.granted(since.elapsed());
         if heard == Heard::No {
             self.disconnect(token);
         }
     }
 
-    /// A lease of a daemon that was here before, reported by its holder.
-    fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
+    /// A lease of a daemon that was here before, reported by its holder, which has shown a ticket or none.
+    pub(super) fn resume(
+        &mut self,
+        token: Token,
+        descriptor: Option<OwnedFd>,
+        reserved: Option<(ReservationId, Key)>,
+    ) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
         // A tenant can make a file with a slot's seals, but not one of another user's. Of its own it would bring back
         // again and again what takes the place of a slot that others wait for.
         let is_a_daemons = |file: SlotFile| match file.owner() {
-            owner if is_ours(owner) || is_master(&connection.peer) => Ok(file),
+            owner if is_ours(owner) || connection.is_master() => Ok(file),
             _ => Err(file.into_descriptor()),
         };
         let file =
@@ -293,16 +323,11 @@ impl Server {
                 None => return self.refuse(token, Reason::NotASlot, 0),
             };
         let bytes = file.bytes();
-        let key = {
-            let snapshot = file.snapshot();
-            let mut keys = self.pool.classes().iter().map(|class| class.key);
-            // A snapshot's file may be of another size by now.
-            let same = keys
-                .find(|key| key.snapshot == snapshot && (snapshot.is_some() || key.bytes == bytes));
-            let none = Key { snapshot, ..Key::new(bytes, PageKind::Small) };
-            // It is one of before if the snapshot is shared now.
-            Key { bytes, sharing: Sharing::Alone, ..same.unwrap_or(none) }
-        };
+        let key = self.resumed_key(&file, reserved.map(|(_, key)| key));
+        if reserved.is_some_and(|(_, key)| key.bytes != bytes || file.snapshot().is_some()) {
+            self.reaper.close(user, file.into_descriptor());
+            return self.refuse(token, Reason::NotASlot, 0);
+        }
         let Some(connection) = self.connections.get(&token) else { return };
         // Counted twice, one slot would take two of its class.
         if !matches!(connection.state, ConnectionState::Idle) || self.is_leased(&file) {
@@ -311,7 +336,8 @@ impl Server {
         }
         // It takes no more of the class than a lease could.
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.account).saturating_add(bytes) > quota_bytes {
+        let used_bytes = self.used_bytes(connection.account).saturating_add(bytes);
+        if reserved.is_none() && used_bytes > quota_bytes {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
@@ -322,13 +348,31 @@ impl Server {
         // A lease that no class counts must not be counted down by one.
         let charge = if adopted.is_some() { Charge::Daemon } else { Charge::Lessee };
         let (file, since) = (Backing::Own(file), Instant::now());
-        connection.state = ConnectionState::Leased(Lease { id, key, file, since, charge });
+        let reservation = reserved.map(|(id, _)| id);
+        let lease = Lease { id, key, file, since, charge, reservation };
+        connection.state = ConnectionState::Leased(lease);
+        if let Some((id, key)) = reserved {
+            self.tickets.leased(id, token);
+            self.pool.unreserve(key);
+        }
         self.census.add(Counter::Resumed, 1);
         for slot in adopted.into_iter().flatten() {
             self.reaper.discard(slot.file);
         }
         let (pages, sharing) = (key.pages, key.sharing);
         self.answer(token, &Reply::Granted(Grant { id, bytes, pages, charge, sharing }));
+    }
+
+    /// The class that a resumed slot counts to: that of its reservation, or one like it.
+    fn resumed_key(&self, file: &SlotFile, reserved: Option<Key>) -> Key {
+        let (bytes, snapshot) = (file.bytes(), file.snapshot());
+        let mut keys = self.pool.classes().iter().map(|class| class.key);
+        // A snapshot's file may be of another size by now.
+        let same =
+            keys.find(|key| key.snapshot == snapshot && (snapshot.is_some() || key.bytes == bytes));
+        let none = Key { snapshot, ..Key::new(bytes, PageKind::Small) };
+        // It is one of before if the snapshot is shared now.
+        Key { bytes, sharing: Sharing::Alone, ..reserved.or(same).unwrap_or(none) }
     }
 
     fn is_leased(&self, file: &SlotFile) -> bool {
@@ -356,6 +400,7 @@ impl Server {
             ConnectionState::Leased(lease) => self.bury(lease, connection.account, None),
             ConnectionState::Waiting(wait) => {
                 self.pool.forget(wait.key, token);
+                self.left(wait.key, wait.reservation, Held::Waited);
                 self.serve_waiting(wait.key);
             }
             ConnectionState::Idle | ConnectionState::Ending => {}
@@ -364,11 +409,14 @@ impl Server {
     }
 
     fn bury(&mut self, lease: Lease, account: u32, told: Option<Token>) {
-        if lease.charge == Charge::Daemon {
-            self.pool.ending(lease.key, account);
+        let (key, charge) = (lease.key, lease.charge);
+        // A reserved slot was on nobody's account.
+        let theirs = lease.reservation.is_none().then_some(account);
+        if charge == Charge::Daemon {
+            self.pool.ending(key, theirs.unwrap_or(Taker::OF_A_TICKET.user));
         }
-        self.ending
-            .insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, account });
+        self.left(key, lease.reservation, Held::Leased);
+        self.ending.insert(lease.id, Ending { key, charge, told, account: theirs });
         self.reaper.end(account, lease.id, lease.file);
     }
 
@@ -392,7 +440,7 @@ impl Server {
 
     fn set(&mut self, token: Token, setting: PaceSetting, raw: u64) {
         let Some(connection) = self.connections.get(&token) else { return };
-        if !is_master(&connection.peer) {
+        if !connection.is_master() {
             return self.refuse(token, Reason::NotYours, 0);
         }
         self.populator.shared.pace[setting as usize].store(raw, Ordering::Relaxed);
@@ -438,6 +486,7 @@ impl Server {
         if let ConnectionState::Waiting(wait) = connection.state {
             connection.state = ConnectionState::Idle;
             self.pool.forget(wait.key, token);
+            self.left(wait.key, wait.reservation, Held::Waited);
             self.census.refused(reason);
             self.answer(token, &refusal(reason));
         }
@@ -456,10 +505,8 @@ impl Server {
 
     /// The leases that a client may see: all of them, or its own user's.
     fn lease_rows(&self, token: Token) -> Vec<LeaseRow> {
-        let Some(asking) = self.connections.get(&token).map(|connection| &connection.peer) else {
-            return Vec::new();
-        };
-        let sees_all = is_master(asking);
+        let Some(asking) = self.connections.get(&token) else { return Vec::new() };
+        let (asking, sees_all) = (&asking.peer, asking.is_master());
         let mut rows = Vec::new();
         for connection in self.connections.values() {
             let ConnectionState::Leased(lease) = &connection.state else { continue };

@@ -144,6 +144,7 @@ impl Server {
             }
         };
         is_fixed(plan.dir == self.plan.dir && plan.socket == self.plan.socket, "folder and socket");
+        is_fixed(plan.ticket_socket == self.plan.ticket_socket, "the socket for tickets");
         is_fixed(plan.metrics == self.plan.metrics, "the address of metrics");
         is_fixed(plan.threads == self.plan.threads, "the number of threads");
         let mut classes = match self.snapshots.configure(&plan.snapshots) {
@@ -163,6 +164,7 @@ impl Server {
         self.keep_wanted();
         self.said.clear();
         self.refuse_unservable(&classes);
+        self.release_overbooked();
         self.plan.allowed = plan.allowed;
         for &(key, _) in &classes {
             self.resize_waits(key);
@@ -243,9 +245,7 @@ impl Server {
         if left > 0 {
             self.host.say(&format!("{left} leases stay with their holders"));
         }
-        if let Some(listener) = &self.listener {
-            listener.remove();
-        }
+        self.listener.iter().chain(&self.door).for_each(|listener| listener.remove());
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }

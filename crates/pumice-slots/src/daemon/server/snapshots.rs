@@ -266,7 +266,8 @@ impl Server {
             _ => Duration::from_millis(wait_ms.into()),
         };
         let request = LeaseRequest { wait_ms, ..LeaseRequest::new(key.bytes) };
-        self.wait(token, Wait { key, request, since, until: since + patience, look });
+        let wait = Wait { key, request, since, until: since + patience, look, reservation: None };
+        self.wait(token, wait);
     }
 
     /// Has the snapshot's clients that wait served after a look, if there is a slot for one.
@@ -358,7 +359,7 @@ impl Server {
 
     /// The slots that clients wait for are of another size now, or quotas are.
     pub(super) fn resize_waits(&mut self, key: Key) {
-        for token in self.waits_for(key, |_| true) {
+        for token in self.waits_for(key, |wait| wait.reservation.is_none()) {
             let Some(connection) = self.connections.get_mut(&token) else { continue };
             if let ConnectionState::Waiting(wait) = &mut connection.state {
                 wait.key = key;
