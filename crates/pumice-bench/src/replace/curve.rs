@@ -6,7 +6,7 @@
 
 use pumice_command::random::Random;
 
-use super::trace::Trace;
+use super::trace::{Trace, Whole};
 
 /// Pages of a sample.
 const MOST_PAGES: usize = 1 << 15;
@@ -38,7 +38,10 @@ pub fn sample(trace: Trace) -> (Trace, usize) {
     let most = u64::MAX / one_in as u64;
     let is_in = |page: &&u32| Random::new(u64::from(**page)).next() <= most;
     let pages: Vec<u64> = trace.references.iter().filter(is_in).map(|&page| page.into()).collect();
-    (Trace { page_bytes: trace.page_bytes, ..Trace::of(&trace.name, &pages) }, of_all)
+    let whole = Whole { references: trace.references.len(), pages: trace.pages, one_in };
+    let sampled = Trace::of(&trace.name, &pages);
+    let (share, page_bytes) = (trace.share, trace.page_bytes);
+    (Trace { share, page_bytes, whole: Some(whole), ..sampled }, of_all)
 }
 
 /// From a thousandth of the pages up to all of them, of a trace that is one in so many pages.
@@ -77,6 +80,8 @@ mod tests {
         let pages: Vec<u64> = (0..400_000).map(|step| step * 7919 % 130_000).collect();
         let (all, (sampled, one_in)) = (Trace::of("t", &pages), sample(Trace::of("t", &pages)));
         assert_eq!(one_in, 4);
+        let whole = Whole { references: 400_000, pages: all.pages, one_in: 4 };
+        assert_eq!(sampled.whole, Some(whole));
         let of_all = all.references.len() as f64 / all.pages as f64;
         let of_sample = sampled.references.len() as f64 / sampled.pages as f64;
         assert!((of_all - of_sample).abs() < 0.1 && sampled.pages.abs_diff(all.pages / 4) < 1500);

@@ -179,9 +179,16 @@ fn run_trace(
             Some(share) => format!(", a sample of {share} of the pages; frames are for all pages"),
             None => String::new(),
         };
+        let (of_all, simulated) = match trace.whole {
+            Some(whole) => {
+                let simulated = format!("; of these 1/{} are simulated", whole.one_in);
+                ((whole.references, whole.pages), simulated)
+            }
+            None => ((references, pages), String::new()),
+        };
         println!(
-            "{}: {references} references to {pages} pages{of_a_share}; hits in percent",
-            trace.name
+            "{}: {} references to {} pages{of_a_share}{simulated}; hits in percent",
+            trace.name, of_all.0, of_all.1
         );
         Table::begin(&columns)
     });

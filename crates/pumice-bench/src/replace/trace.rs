@@ -33,6 +33,16 @@ pub struct Trace {
     pub share: Option<Share>,
     /// How large a page is, if that is known.
     pub page_bytes: Option<u64>,
+    /// The trace that has these as a sample, unless they are all.
+    pub whole: Option<Whole>,
+}
+
+/// A trace of which one in so many pages is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    pub references: usize,
+    pub pages: usize,
+    pub one_in: usize,
 }
 
 impl Trace {
@@ -41,7 +51,7 @@ impl Trace {
         let mut numbers = Numbers::default();
         let references = pages.iter().map(|&page| numbers.of(page)).collect();
         let pages = numbers.0.len();
-        Trace { name: name.to_owned(), references, pages, share: None, page_bytes: None }
+        Trace { name: name.to_owned(), references, pages, ..Trace::default() }
     }
 
     /// How many pages one in the trace stands for.

@@ -10,6 +10,8 @@ use super::inject::Stopped;
 const MOST: usize = 1024;
 const ENTRY_BYTES: usize = 16;
 const LIST_BYTES: u64 = (MOST * ENTRY_BYTES) as u64;
+/// Stands for the caller's own process since Linux 6.15 (`PIDFD_SELF_THREAD`), so that no descriptor is opened.
+const SELF: i64 = -10_000;
 /// Fewer are advised one by one.
 const FEW: usize = 4;
 
@@ -37,25 +39,28 @@ fn advise_many(
     results: &mut Vec<i64>,
 ) -> Option<()> {
     let list = map(stopped, LIST_BYTES, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-    let pid = stopped.pid() as u64;
-    let opened = stopped.call(libc::SYS_pidfd_open, [pid, 0, 0, 0, 0, 0]);
-    if let Some(own) = opened.and_then(|own| u64::try_from(own).ok()) {
-        for chunk in pages.chunks(MOST) {
+    let mut advise_as = |stopped: &mut Stopped<'_>, own: i64| {
+        for chunk in pages[results.len()..].chunks(MOST) {
             let entry = |at: &u64| [at.to_ne_bytes(), len.to_ne_bytes()].concat();
             let text: Vec<u8> = chunk.iter().flat_map(entry).collect();
-            if stopped.write(list, &text).is_none() {
-                break;
-            }
+            stopped.write(list, &text)?;
             let mut call = |done: usize| {
                 let from = list + (done * ENTRY_BYTES) as u64;
                 let count = (chunk.len() - done) as u64;
-                stopped.call(libc::SYS_process_madvise, [own, from, count, advice as u64, 0, 0])
+                let arguments = [own as u64, from, count, advice as u64, 0, 0];
+                stopped.call(libc::SYS_process_madvise, arguments)
             };
-            if advise_chunk(chunk.len(), len, results, &mut call).is_none() {
-                break;
-            }
+            advise_chunk(chunk.len(), len, results, &mut call)?;
         }
-        stopped.call(libc::SYS_close, [own, 0, 0, 0, 0, 0]);
+        Some(())
+    };
+    if advise_as(stopped, SELF).is_none() {
+        let pid = stopped.pid() as u64;
+        let opened = stopped.call(libc::SYS_pidfd_open, [pid, 0, 0, 0, 0, 0]);
+        if let Some(own) = opened.filter(|&own| own >= 0) {
+            advise_as(stopped, own);
+            stopped.call(libc::SYS_close, [own as u64, 0, 0, 0, 0, 0]);
+        }
     }
     unmap(stopped, list, LIST_BYTES)
 }
@@ -67,7 +72,9 @@ fn advise_chunk(
     results: &mut Vec<i64>,
     call: &mut dyn FnMut(usize) -> Option<i64>,
 ) -> Option<()> {
-    let cannot = [libc::EINVAL, libc::ENOSYS, libc::EPERM, libc::EBADF].map(|it| -i64::from(it));
+    // `ESRCH`: the main thread has ended before the others.
+    let cannot = [libc::EINVAL, libc::ENOSYS, libc::EPERM, libc::EBADF, libc::ESRCH];
+    let cannot = cannot.map(|it| -i64::from(it));
     let mut done = 0;
     while done < count {
         // The bytes before the first page that could not be advised on, or that page's error.

@@ -6,28 +6,29 @@
 //! - A call that the stop interrupted goes on: the registers are put back while the kernel handles a stop, as it
 //!   handles a signal, so it restarts the call then. Calls that end with `EINTR` instead are not interrupted
 //!   ([`pick`]), except where a thread enters one just then.
+//! - A thread that waits is stopped rather than one that runs: that one may be at a call just then. A program that is
+//!   executed while its thread is traced gets no set-user-ID rights.
 //! - A thread in a restartable sequence (rseq(2)) is let go: the kernel would not notice that it was left.
 //! - If we are killed meanwhile, the program is killed too (`PTRACE_O_EXITKILL`), rather than go on with our registers.
-//! - A program with a seccomp filter is left alone: the filter may kill it for a call that it never made.
+//! - A thread under seccomp is left alone: it may be killed for a call that it never made.
 
-use std::ffi::c_int;
 use std::fs::{self, File, OpenOptions};
 use std::mem::zeroed;
 use std::os::unix::fs::FileExt;
-use std::ptr::null_mut;
+use std::rc::Rc;
 
 use libc::pid_t;
 
-/// Stops of a thread that is traced by `PTRACE_SEIZE` (`linux/ptrace.h`).
-const EVENT_STOP: c_int = 128;
-/// Of a stop at a system call.
-const SYSCALL_STOP: c_int = libc::SIGTRAP | 0x80;
+use super::identity::{live_thread, threads};
+pub use super::tracee::Tracees;
+use super::tracee::{status, Event, Tracee};
+
 /// Code of 64-bit programs.
 const USER_CS: u64 = 0x33;
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// How often it is looked whether a thread that does not stop is still ours.
-const PATIENCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Threads of a process that are looked at.
+const MOST_THREADS: usize = 256;
 
 /// A process whose threads can be stopped.
 #[derive(Debug)]
@@ -35,17 +36,28 @@ pub struct Process {
     pid: pid_t,
     /// The program that this process started: its end is for others to wait for.
     child: pid_t,
+    tracees: Rc<Tracees>,
     /// The address of an instruction `syscall`.
     syscall_at: u64,
     memory: File,
 }
 
+/// The reason why no thread was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStopped {
+    /// None can be stopped now.
+    NoThread,
+    /// The process executed another program while a thread of it was traced.
+    HasExecuted,
+}
+
 impl Process {
     /// `None` where its memory can't be read, or has no vDSO.
-    pub fn of(pid: pid_t, child: pid_t) -> Option<Process> {
-        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"));
+    pub fn of(pid: pid_t, child: pid_t, tracees: &Rc<Tracees>) -> Option<Process> {
+        let shows = live_thread(pid)?;
+        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{shows}/mem"));
         let memory = memory.ok()?;
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let maps = fs::read_to_string(format!("/proc/{shows}/maps")).ok()?;
         let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;
         let start = u64::from_str_radix(start, 16).ok()?;
@@ -53,100 +65,115 @@ impl Process {
         let mut code = vec![0; usize::try_from(end - start).ok()?.min(1 << 16)];
         memory.read_exact_at(&mut code, start).ok()?;
         let offset = code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?;
-        Some(Process { pid, child, syscall_at: start + offset as u64, memory })
+        let (syscall_at, tracees) = (start + offset as u64, tracees.clone());
+        Some(Process { pid, child, tracees, syscall_at, memory })
     }
 
-    /// Stops a thread. `None` if none can be stopped now.
-    pub fn stop(&self) -> Option<Stopped<'_>> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse::<i64>().ok()
-        };
-        if field("Seccomp:") == Some(2) || field("TracerPid:") != Some(0) {
-            return None;
+    /// Whether its memory is still there: it is not after the process has executed a program.
+    pub fn is_there(&self) -> bool {
+        self.memory.read_at(&mut [0], self.syscall_at).is_ok_and(|read| read == 1)
+    }
+
+    /// Stops a thread.
+    ///
+    /// # Errors
+    /// None could be stopped.
+    pub fn stop(&self) -> Result<Stopped<'_>, NotStopped> {
+        let picked = pick(self.pid).filter(|_| self.is_there());
+        let tracee = picked.and_then(|tid| Tracee::seize(&self.tracees, self.pid, tid, self.child));
+        let mut tracee = tracee.ok_or(NotStopped::NoThread)?;
+        wait_until_stopped(&mut tracee).ok_or(NotStopped::NoThread)?;
+        if !self.is_there() {
+            return Err(NotStopped::HasExecuted);
         }
-        Stopped::seize(self, pick(self.pid)?)
+        Stopped::new(self, tracee).ok_or(NotStopped::NoThread)
     }
 }
 
-/// A thread to stop: one that runs, or that waits in a call which goes on after a stop.
+/// A thread to stop: one that waits in a call which goes on after a stop, or one that runs.
 fn pick(pid: pid_t) -> Option<pid_t> {
-    // futex, nanosleep, clock_nanosleep, poll, ppoll, select, pselect6, wait4, waitid, pause.
-    const GO_ON: [&str; 10] = ["202", "35", "230", "7", "271", "23", "270", "61", "247", "34"];
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut waiting = None;
-    for thread in threads.flatten().take(256) {
-        let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else {
+    // futex, nanosleep, clock_nanosleep, poll, wait4, waitid, pause. After a stop, select and its like write the time
+    // that is left, and end with `EINTR` where they can't.
+    const GO_ON: [&str; 7] = ["202", "35", "230", "7", "61", "247", "34"];
+    let mut running = None;
+    for tid in threads(pid).take(MOST_THREADS) {
+        let call = fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+        let call = call.split_whitespace().next().unwrap_or_default();
+        let is_running = call == "running";
+        if !is_running && !GO_ON.contains(&call) || is_running && running.is_some() {
             continue;
-        };
-        let Ok(call) = fs::read_to_string(thread.path().join("syscall")) else { continue };
-        match call.split_whitespace().next() {
-            Some("running") if is_alive(tid) => return Some(tid),
-            Some(number) if GO_ON.contains(&number) => waiting = waiting.or(Some(tid)),
-            _ => {}
         }
+        // Neither stopped nor at its end.
+        let is_alive = status(tid, "State:").is_some_and(|state| state.starts_with(['R', 'S']));
+        let is_free = status(tid, "TracerPid:").as_deref() == Some("0");
+        if !is_alive || !is_free || !has_no_filter(tid) {
+            continue;
+        }
+        if !is_running {
+            return Some(tid);
+        }
+        running = Some(tid);
     }
-    waiting
+    running
 }
 
-/// Whether a thread runs or waits, and is neither stopped nor at its end.
-fn is_alive(tid: pid_t) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('R' | 'S'))
+/// Whether a thread may make any system call.
+fn has_no_filter(tid: pid_t) -> bool {
+    match status(tid, "Seccomp:") {
+        Some(mode) => mode == "0",
+        // Without the line, the kernel has no seccomp.
+        None => status(tid, "State:").is_some(),
+    }
+}
+
+/// Waits until a thread that was told to stop has done so.
+fn wait_until_stopped(tracee: &mut Tracee<'_>) -> Option<()> {
+    loop {
+        match tracee.wait() {
+            Event::Trap(libc::SIGTRAP) => return Some(()),
+            // Stopped as a whole, by a terminal or a signal: it stays so.
+            Event::Trap(_) | Event::Gone => return None,
+            Event::Signal(signal) => tracee.request(libc::PTRACE_CONT, 0, signal as usize)?,
+            Event::Call => tracee.request(libc::PTRACE_CONT, 0, 0)?,
+        }
+    }
 }
 
 /// A thread that is stopped. It goes on when this is dropped.
 #[derive(Debug)]
 pub struct Stopped<'p> {
     process: &'p Process,
-    tid: pid_t,
+    tracee: Tracee<'p>,
     before: libc::user_regs_struct,
     mask: u64,
     has_called: bool,
     is_gone: bool,
 }
 
-impl Stopped<'_> {
-    fn seize(process: &Process, tid: pid_t) -> Option<Stopped<'_>> {
-        let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
-        request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
+impl<'p> Stopped<'p> {
+    fn new(process: &'p Process, tracee: Tracee<'p>) -> Option<Stopped<'p>> {
         // SAFETY: registers are plain numbers.
         let before = unsafe { zeroed() };
         let mut stopped =
-            Stopped { process, tid, before, mask: 0, has_called: false, is_gone: true };
-        request(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
-        loop {
-            match wait(process.child, tid) {
-                Event::Trap(libc::SIGTRAP) => break,
-                // Stopped as a whole, by a terminal or a signal: it stays so.
-                Event::Trap(_) => {
-                    request(libc::PTRACE_DETACH, tid, 0, 0);
-                    return None;
-                }
-                Event::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
-                Event::Call => request(libc::PTRACE_CONT, tid, 0, 0)?,
-                Event::Gone => return None,
-            }
-        }
-        if stopped.prepare().is_none() {
-            request(libc::PTRACE_DETACH, tid, 0, 0);
-            return None;
-        }
+            Stopped { process, tracee, before, mask: 0, has_called: false, is_gone: true };
+        stopped.prepare()?;
         stopped.is_gone = false;
         Some(stopped)
     }
 
     /// Reads what the thread must get back, and blocks its signals.
     fn prepare(&mut self) -> Option<()> {
-        request(libc::PTRACE_GETREGS, self.tid, 0, (&raw mut self.before) as usize)?;
+        // It may have come under seccomp just before it stopped.
+        if !has_no_filter(self.tracee.tid()) {
+            return None;
+        }
+        self.tracee.request(libc::PTRACE_GETREGS, 0, (&raw mut self.before) as usize)?;
         if self.before.cs != USER_CS || self.is_in_sequence() {
             return None;
         }
         let all = u64::MAX;
-        request(libc::PTRACE_GETSIGMASK, self.tid, 8, (&raw mut self.mask) as usize)?;
-        request(libc::PTRACE_SETSIGMASK, self.tid, 8, (&raw const all) as usize)
+        self.tracee.request(libc::PTRACE_GETSIGMASK, 8, (&raw mut self.mask) as usize)?;
+        self.tracee.request(libc::PTRACE_SETSIGMASK, 8, (&raw const all) as usize)
     }
 
     /// Whether it is in a restartable sequence.
@@ -154,9 +181,8 @@ impl Stopped<'_> {
         // SAFETY: these are plain numbers.
         let mut where_: libc::ptrace_rseq_configuration = unsafe { zeroed() };
         let size = size_of_val(&where_);
-        let request = request(
+        let request = self.tracee.request(
             libc::PTRACE_GET_RSEQ_CONFIGURATION,
-            self.tid,
             size,
             (&raw mut where_) as usize,
         );
@@ -208,14 +234,14 @@ impl Stopped<'_> {
     }
 
     fn run(&mut self, registers: &mut libc::user_regs_struct) -> Option<i64> {
-        request(libc::PTRACE_SETREGS, self.tid, 0, std::ptr::from_mut(registers) as usize)?;
+        self.tracee.request(libc::PTRACE_SETREGS, 0, std::ptr::from_mut(registers) as usize)?;
         self.has_called = true;
         // It enters the call, and leaves it.
         for _ in 0..2 {
             let mut pass_on = 0;
             loop {
-                request(libc::PTRACE_SYSCALL, self.tid, 0, pass_on)?;
-                match wait(self.process.child, self.tid) {
+                self.tracee.request(libc::PTRACE_SYSCALL, 0, pass_on)?;
+                match self.tracee.wait() {
                     Event::Call => break,
                     // SIGSTOP can't be blocked. This thread stops with the others when it is let go.
                     Event::Signal(signal) => pass_on = signal as usize,
@@ -224,29 +250,28 @@ impl Stopped<'_> {
                 }
             }
         }
-        request(libc::PTRACE_GETREGS, self.tid, 0, std::ptr::from_mut(registers) as usize)?;
+        self.tracee.request(libc::PTRACE_GETREGS, 0, std::ptr::from_mut(registers) as usize)?;
         Some(registers.rax as i64)
     }
 
-    /// Gives the thread back what it had, and lets it go.
+    /// Gives the thread back what it had, before it is let go.
     fn release(&mut self) -> Option<()> {
         if self.has_called {
             // To a place where the kernel looks for calls to restart.
-            request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
+            self.tracee.request(libc::PTRACE_INTERRUPT, 0, 0)?;
             let mut pass_on = 0;
             loop {
-                request(libc::PTRACE_CONT, self.tid, 0, pass_on)?;
-                match wait(self.process.child, self.tid) {
+                self.tracee.request(libc::PTRACE_CONT, 0, pass_on)?;
+                match self.tracee.wait() {
                     Event::Trap(_) => break,
                     Event::Signal(signal) => pass_on = signal as usize,
                     Event::Call => pass_on = 0,
                     Event::Gone => return None,
                 }
             }
-            request(libc::PTRACE_SETREGS, self.tid, 0, (&raw const self.before) as usize)?;
+            self.tracee.request(libc::PTRACE_SETREGS, 0, (&raw const self.before) as usize)?;
         }
-        request(libc::PTRACE_SETSIGMASK, self.tid, 8, (&raw const self.mask) as usize)?;
-        request(libc::PTRACE_DETACH, self.tid, 0, 0)
+        self.tracee.request(libc::PTRACE_SETSIGMASK, 8, (&raw const self.mask) as usize)
     }
 }
 
@@ -256,78 +281,4 @@ impl Drop for Stopped<'_> {
             self.release();
         }
     }
-}
-
-enum Event {
-    /// At a system call.
-    Call,
-    /// Stopped by us, or with its whole process by this signal.
-    Trap(c_int),
-    /// About to be told of a signal.
-    Signal(c_int),
-    /// No thread of ours any more.
-    Gone,
-}
-
-/// Waits for a thread's next stop.
-fn wait(child: pid_t, tid: pid_t) -> Event {
-    loop {
-        let options = libc::WEXITED | libc::WSTOPPED | libc::__WALL | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: the result is valid for the call, and zeros are a valid one.
-        let (waited, info) = unsafe {
-            let mut info: libc::siginfo_t = zeroed();
-            (libc::waitid(libc::P_PID, tid as libc::id_t, &mut info, options), info)
-        };
-        if waited != 0 {
-            return Event::Gone;
-        }
-        match info.si_code {
-            // Nothing yet.
-            0 if may_have_changed() || is_traced_by_us(tid) => {}
-            0 => return Event::Gone,
-            libc::CLD_TRAPPED | libc::CLD_STOPPED => {
-                let mut status = 0;
-                // SAFETY: the result is valid for the call.
-                unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
-                let signal = libc::WSTOPSIG(status);
-                return match status >> 16 {
-                    EVENT_STOP => Event::Trap(signal),
-                    _ if signal == SYSCALL_STOP => Event::Call,
-                    _ => Event::Signal(signal),
-                };
-            }
-            _ => {
-                if tid != child {
-                    // SAFETY: without a result. Its parent is told now.
-                    unsafe { libc::waitpid(tid, null_mut(), libc::__WALL | libc::WNOHANG) };
-                }
-                return Event::Gone;
-            }
-        }
-    }
-}
-
-/// Waits until a process of ours has changed: `false` if none did for a while.
-fn may_have_changed() -> bool {
-    // SAFETY: the set is valid for the calls. The caller has blocked all signals, and asks again what has changed.
-    unsafe {
-        let mut set = zeroed();
-        libc::sigaddset(&mut set, libc::SIGCHLD);
-        libc::sigtimedwait(&set, null_mut(), &PATIENCE) > 0
-    }
-}
-
-/// `false` too when another thread has executed a program: the number is then that of a new thread.
-fn is_traced_by_us(tid: pid_t) -> bool {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-    tracer.and_then(|tracer| tracer.trim().parse().ok()) == Some(std::process::id())
-}
-
-/// A request of ptrace(2). `None` if it fails: the thread is then gone, or not ours to trace.
-fn request(request: libc::c_uint, tid: pid_t, address: usize, data: usize) -> Option<()> {
-    // SAFETY: callers pass what the request wants: numbers, or pointers to what is valid for the call. Only the thread
-    // is changed, and the callers put it back.
-    let done = unsafe { libc::ptrace(request as _, tid, address, data) };
-    (done == 0).then_some(())
 }

@@ -1,17 +1,42 @@
 //! The interface of `inject` where `pumice trace` does not run: it says so before the program starts.
 
+use std::rc::Rc;
+
 use libc::pid_t;
+
+/// There are none.
+#[derive(Debug, Default)]
+pub struct Tracees;
+
+impl Tracees {
+    pub fn reap(&self) {}
+
+    pub fn are_left(&self) -> bool {
+        false
+    }
+}
 
 /// There is none.
 #[derive(Debug)]
 pub enum Process {}
 
+/// See `inject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStopped {
+    #[expect(dead_code, reason = "nothing is stopped")]
+    HasExecuted,
+}
+
 impl Process {
-    pub fn of(_pid: pid_t, _child: pid_t) -> Option<Process> {
+    pub fn of(_pid: pid_t, _child: pid_t, _tracees: &Rc<Tracees>) -> Option<Process> {
         None
     }
 
-    pub fn stop(&self) -> Option<Stopped<'_>> {
+    pub fn is_there(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn stop(&self) -> Result<Stopped<'_>, NotStopped> {
         match *self {}
     }
 }

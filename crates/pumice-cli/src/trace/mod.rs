@@ -5,8 +5,10 @@
 //! | [`tree`] | the program's processes, and the looks at all of them |
 //! | [`space`] | one address space: which of its pages are watched, and which of these were touched |
 //! | [`smaps`] | the mappings of a process, as the kernel lists them |
+//! | [`identity`] | which memory a process has, and the thread that shows it |
 //! | [`advise`] | advice on many pages of the program |
 //! | [`inject`] | system calls in a thread of the program |
+//! | [`tracee`] | threads that are traced for that, and the end of each |
 //! | [`output`] | the file |
 //! | [`show`] | the summary, for people and for machines |
 //!
@@ -21,6 +23,7 @@
 //! looks take a tenth of the time at most.
 
 mod advise;
+mod identity;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod inject;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
@@ -29,6 +32,8 @@ mod output;
 mod show;
 mod smaps;
 mod space;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod tracee;
 mod tree;
 
 use std::ffi::OsString;
@@ -118,12 +123,12 @@ pub fn trace(options: &TraceArgs) -> Result<u8, Failure> {
         // A signal or a stop of the program may have ended the pause early.
         let before = Instant::now();
         if before < due {
-            return due - before;
+            return tree.reap(due - before);
         }
         tree.look(child, started.elapsed());
         let pause = options.interval.max(before.elapsed() * (MOST_OF_TIME - 1));
         due = Instant::now() + pause;
-        pause
+        tree.reap(pause)
     };
     let ended = spawn::run_and_look(&options.program, Duration::from_millis(1), &mut look);
     let wall = started.elapsed();

@@ -3,11 +3,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pumice_command::share::Share;
 use pumice_command::Failure;
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use super::TraceArgs;
 
@@ -31,7 +33,8 @@ impl Output {
             )));
         }
         let mut how = OpenOptions::new();
-        how.write(true);
+        // A pipe that nobody reads must not be waited for.
+        how.write(true).custom_flags(libc::O_NONBLOCK);
         let opened = match how.clone().create_new(true).open(&path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && options.overwrite => {
                 how.truncate(true).open(&path).map(|file| (file, false))
@@ -41,10 +44,16 @@ impl Output {
         let (file, is_new) = opened.map_err(|error| {
             let hint = match error.kind() {
                 ErrorKind::AlreadyExists => "; type --overwrite, or --out with another file",
+                _ if error.raw_os_error() == Some(libc::ENXIO) => {
+                    ": it is a pipe that nobody reads, or a socket"
+                }
                 _ => "",
             };
             Failure::usage(format!("can't write {}: {error}{hint}", path.display()))
         })?;
+        if let Err(error) = accept(&file) {
+            return Err(Failure::usage(format!("can't write {}: {error}", path.display())));
+        }
         let mut output = Output { file: BufWriter::new(file), path, is_new, error: None };
         output.line(format_args!(
             "# pumice trace: pages touched in each interval; in it, the order is unknown"
@@ -106,4 +115,13 @@ impl Output {
             self.error.get_or_insert(error);
         }
     }
+}
+
+/// Has writes wait for a slow reader again. Refuses a file that a trace would destroy.
+fn accept(file: &File) -> io::Result<()> {
+    if file.metadata()?.file_type().is_block_device() {
+        return Err(io::Error::other("it is a block device"));
+    }
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }

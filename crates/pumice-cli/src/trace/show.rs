@@ -10,6 +10,9 @@ use super::tree::Counts;
 use super::TraceArgs;
 use crate::run::spawn::End;
 
+/// Fewer intervals may hide the knee of a curve.
+const FEW: u64 = 10;
+
 /// The figures, under the names that `--json` has. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -35,6 +38,7 @@ pub struct Summary {
     blind_processes: u64,
     looks_without_stop: u64,
     looks_at_limit: u64,
+    executed_while_traced: u64,
     follows_children: bool,
 }
 
@@ -67,6 +71,7 @@ impl Summary {
             blind_processes: counts.blind,
             looks_without_stop: counts.not_stopped,
             looks_at_limit: counts.full,
+            executed_while_traced: counts.executed,
             follows_children: counts.follows_children,
         }
     }
@@ -105,6 +110,13 @@ impl Summary {
                 percent(self.stopped_s)
             ),
         ];
+        if (1..FEW).contains(&self.intervals) {
+            lines.push(format!(
+                "note        {} intervals show little but the program's start: let it run longer, or type a smaller \
+                 --most",
+                self.intervals
+            ));
+        }
         if self.blind_processes > 0 {
             lines.push(format!(
                 "note        {} processes are not in the trace: they have other rights, or ended at once",
@@ -120,8 +132,15 @@ impl Summary {
         if self.looks_without_stop > 0 {
             lines.push(format!(
                 "note        {} times no thread could be stopped, and new pages had to wait: all slept, or the \
-                 program is debugged, or has a seccomp filter",
+                 program is debugged, or is under seccomp",
                 self.looks_without_stop
+            ));
+        }
+        if self.executed_while_traced > 0 {
+            lines.push(format!(
+                "note        {} programs were executed while a thread was stopped: set-user-ID programs among them \
+                 ran without their rights",
+                self.executed_while_traced
             ));
         }
         if self.looks_at_limit > 0 {

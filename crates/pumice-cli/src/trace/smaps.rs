@@ -7,16 +7,31 @@ use std::io::{self, BufRead};
 pub struct Mapping {
     pub start: u64,
     pub end: u64,
+    /// `rw-p` and the like.
+    pub rights: [u8; 4],
     /// Memory of it that is there.
     pub rss_bytes: u64,
     /// Whether any of that was touched since this was cleared.
     pub is_referenced: bool,
     /// A file's, or memory that can be shared.
     pub is_file: bool,
-    /// It must be left as it is: the main stack, the kernel's own pages, devices, huge pages of hugetlbfs.
+    /// It must be left as it is: the main stack, the kernel's own pages, devices, huge pages of hugetlbfs, memory that
+    /// is registered with userfaultfd. Requests of userfaultfd fail on more than one mapping.
     pub is_special: bool,
     /// It is left out of core files.
     pub is_no_dump: bool,
+}
+
+/// Flags of mappings that must be left as they are; the last three are of userfaultfd.
+const SPECIAL: [&[u8]; 8] = [b"io", b"pf", b"ht", b"mm", b"sl", b"um", b"uw", b"ui"];
+
+impl Mapping {
+    /// Whether it would be one with the mapping after it, but for the core files.
+    pub fn goes_on_in(&self, next: &Mapping) -> bool {
+        self.end == next.start
+            && self.is_no_dump != next.is_no_dump
+            && (self.rights, self.is_file) == (next.rights, next.is_file)
+    }
 }
 
 /// Calls `each` for every mapping.
@@ -41,7 +56,7 @@ pub fn read(mut text: impl BufRead, mut each: impl FnMut(&Mapping)) -> io::Resul
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
             for flag in flags.split(u8::is_ascii_whitespace) {
                 mapping.is_no_dump |= flag == b"dd";
-                mapping.is_special |= matches!(flag, b"io" | b"pf" | b"ht" | b"mm" | b"sl");
+                mapping.is_special |= SPECIAL.contains(&flag);
             }
             // The last field of each.
             each(&mapping);
@@ -54,11 +69,13 @@ fn heading(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let range = fields.next()?;
     let dash = range.iter().position(|&byte| byte == b'-')?;
-    let inode = fields.nth(3)?;
+    let rights = fields.next().and_then(|rights| rights.try_into().ok()).unwrap_or_default();
+    let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or_default();
     Some(Mapping {
         start: number(&range[..dash], 16),
         end: number(&range[dash + 1..], 16),
+        rights,
         is_file: inode != b"0",
         is_special: name.starts_with(b"[stack") || name.starts_with(b"[v") || name == b"[uprobes]",
         ..Mapping::default()
@@ -86,6 +103,10 @@ Rss:                2048 kB
 Referenced:           16 kB
 THPeligible:           0
 VmFlags: rd wr mr mw me ac dd
+7f0000200000-7f0000300000 rw-p 00000000 00:00 0
+Rss:                   8 kB
+Referenced:            8 kB
+VmFlags: rd wr mr mw me um
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
 Rss:                  12 kB
 VmFlags: rd wr
@@ -95,11 +116,12 @@ VmFlags: rd wr
     fn mappings_are_read() {
         let mut all = Vec::new();
         read(TEXT.as_bytes(), |mapping| all.push(*mapping)).expect("text");
-        let [text, memory, stack] = all[..] else { panic!("{all:?}") };
+        let [text, memory, filled, stack] = all[..] else { panic!("{all:?}") };
         assert!(text.is_file && !text.is_referenced && !text.is_special && text.rss_bytes == 4096);
         assert_eq!((text.start, text.end), (0x40_0000, 0x40_1000));
         assert!(!memory.is_file && memory.is_referenced && memory.is_no_dump);
-        assert_eq!(memory.rss_bytes, 2 << 20);
+        assert_eq!((memory.rss_bytes, &memory.rights), (2 << 20, b"rw-p"));
+        assert!(filled.is_special && memory.goes_on_in(&filled) && !text.goes_on_in(&memory));
         assert!(stack.is_special && !stack.is_referenced);
     }
 

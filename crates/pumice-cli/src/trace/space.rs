@@ -4,21 +4,27 @@
 //! unknown --is there, is of the share, and made a mapping of its own--> watched --touched, cleared--> watched
 //! watched --unmapped, or the program changed its mapping, or the share shrank--> unknown
 //! ```
+//! The advice that makes a page a mapping is taken back when the page is watched no more, but only where it was given
+//! here and the page would be one with a neighbour again. Pages that a program keeps out of core files for itself, such
+//! as secrets between guard pages, stay so. A copy made by `fork` has its parent's advised pages.
+//!
 //! A page that comes is touched in that interval, if it is no file's: the kernel maps neighbours of a touched page of a
 //! file, too. Of these a touch counts from the next interval on.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use libc::pid_t;
 use pumice_command::share::{Share, SPACE_BITS};
 
 use super::advise::{advise, map, unmap};
-use super::inject::{Process, Stopped};
+use super::identity::{live_thread, Identity};
+use super::inject::{NotStopped, Process, Stopped, Tracees};
 use super::smaps::{self, Mapping};
 
 /// Pages of the kernel.
@@ -28,33 +34,6 @@ pub const SMALL_BYTES: u64 = 4096;
 const FLUSH_BYTES: u64 = 64 * SMALL_BYTES;
 /// Where the kernel can't list the pages of a mapping that are there, none larger than this is looked through.
 const LARGEST_BYTES: u64 = 64 << 30;
-
-/// A process's memory from one `exec` to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    started: u64,
-    stack: u64,
-}
-
-impl Identity {
-    /// `None` if the process is gone or a zombie.
-    pub fn of(pid: pid_t) -> Option<Identity> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        if matches!(*fields.first()?, "Z" | "X") {
-            return None;
-        }
-        // Fields 22 and 28 of proc_pid_stat(5), of which two are cut off.
-        let field = |nth: usize| fields.get(nth - 3)?.parse().ok();
-        Some(Identity { started: field(22)?, stack: field(28)? })
-    }
-
-    /// Whether it is the same process, whatever it executes.
-    pub fn is_same_process(self, other: Identity) -> bool {
-        self.started == other.started
-    }
-}
 
 /// A page to watch.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +51,8 @@ pub struct Space {
     page_bytes: u64,
     process: Process,
     watched: HashSet<u64>,
+    /// Pages that were made a mapping here, and still look so.
+    advised: HashSet<u64>,
     wanted: Vec<Wanted>,
     touched: Vec<u64>,
     /// Mappings that were looked through: their end and their memory then.
@@ -86,16 +67,25 @@ pub struct Done {
     pub stopped: Duration,
     /// Whether one could be stopped where this was needed.
     pub could_not_stop: bool,
+    /// Whether the process executed a program while a thread of it was traced.
+    pub has_executed: bool,
     /// Whether the limit on mappings was reached.
     pub is_full: bool,
 }
 
 impl Space {
-    /// `None` if its process can't be watched.
-    pub fn of(pid: pid_t, child: pid_t, number: u64, page_bytes: u64) -> Option<Space> {
+    /// `None` if its process can't be watched. `parent` is the process that started it.
+    pub fn of(
+        pid: pid_t,
+        child: pid_t,
+        tracees: &Rc<Tracees>,
+        parent: Option<&Space>,
+        (number, page_bytes): (u64, u64),
+    ) -> Option<Space> {
         let identity = Identity::of(pid)?;
-        let process = Process::of(pid, child)?;
-        File::open(format!("/proc/{pid}/smaps")).ok()?;
+        let process = Process::of(pid, child, tracees)?;
+        File::open(proc_file(pid, "smaps")?).ok()?;
+        let copied = parent.filter(|parent| identity.is_copy_of(parent.identity));
         Some(Space {
             pid,
             identity,
@@ -103,11 +93,17 @@ impl Space {
             page_bytes,
             process,
             watched: HashSet::new(),
+            advised: copied.map(|parent| parent.advised.clone()).unwrap_or_default(),
             wanted: Vec::new(),
             touched: Vec::new(),
             known: HashMap::new(),
             mappings: 0,
         })
+    }
+
+    /// Whether its process still has this memory.
+    pub fn is_current(&self) -> bool {
+        Identity::of(self.pid) == Some(self.identity) && self.process.is_there()
     }
 
     /// Pages that are watched, and that should be.
@@ -117,21 +113,30 @@ impl Space {
 
     /// Reads which watched pages were touched, and finds pages to watch. `None` if the process is gone.
     pub fn read(&mut self, share: Share) -> Option<()> {
-        let file = File::open(format!("/proc/{}/smaps", self.pid)).ok()?;
-        let pagemap = File::open(format!("/proc/{}/pagemap", self.pid)).ok()?;
+        let file = File::open(proc_file(self.pid, "smaps")?).ok()?;
+        let pagemap = File::open(proc_file(self.pid, "pagemap")?).ok()?;
         let (before, known) = (std::mem::take(&mut self.watched), std::mem::take(&mut self.known));
+        let advised = std::mem::take(&mut self.advised);
         self.wanted.clear();
         self.touched.clear();
         self.mappings = 0;
-        let mut present = Vec::new();
+        let (mut present, mut last) = (Vec::new(), Mapping::default());
         let read = smaps::read(BufReader::with_capacity(1 << 16, file), |mapping| {
             self.mappings += 1;
+            let one = |mapping: &Mapping| {
+                let page = mapping.start / self.page_bytes;
+                let is_one = mapping.end.wrapping_sub(page * self.page_bytes) == self.page_bytes;
+                (is_one && mapping.start % self.page_bytes == 0).then_some(page)
+            };
+            if last.goes_on_in(mapping) {
+                let pages = [&last, mapping].into_iter().filter(|it| it.is_no_dump).filter_map(one);
+                self.advised.extend(pages.filter(|page| advised.contains(page)));
+            }
+            last = *mapping;
             if mapping.is_special {
                 return;
             }
-            let page = mapping.start / self.page_bytes;
-            let is_one = mapping.end - mapping.start == self.page_bytes;
-            if is_one && mapping.start % self.page_bytes == 0 && share.has(page) {
+            if let Some(page) = one(mapping).filter(|&page| share.has(page)) {
                 if mapping.rss_bytes > 0 || before.contains(&page) {
                     self.watched.insert(page);
                 }
@@ -166,32 +171,37 @@ impl Space {
         }
     }
 
-    /// Of the pages that are or should be watched, only those of this share: those to be watched no more.
-    pub fn keep(&mut self, share: Share) -> Vec<u64> {
+    /// Of the pages that are or should be watched, only those of this share.
+    pub fn keep(&mut self, share: Share) {
         self.wanted.retain(|wanted| share.has(wanted.page));
         self.touched.retain(|&page| share.has(page));
-        let gone = self.watched.iter().copied().filter(|&page| !share.has(page)).collect();
         self.watched.retain(|&page| share.has(page));
-        gone
     }
 
-    /// Begins the next interval: clears the notes of touches, and has pages watched.
-    pub fn begin_next(&mut self, gone: &[u64], most_mappings: usize, can_flush: CanFlush) -> Done {
+    /// Begins the next interval: clears the notes of touches, and has pages watched, or watched no more.
+    pub fn begin_next(&mut self, most_mappings: usize, can_flush: CanFlush) -> Done {
         let mut done = Done::default();
-        let cleared = OpenOptions::new().write(true).open(format!("/proc/{}/clear_refs", self.pid));
-        if let Ok(mut file) = cleared {
+        let cleared = proc_file(self.pid, "clear_refs")
+            .and_then(|path| OpenOptions::new().write(true).open(path).ok());
+        if let Some(mut file) = cleared {
             let _ = file.write_all(b"1");
             if can_flush == CanFlush::ByClearing {
                 let _ = file.write_all(b"4");
             }
         }
+        let gone: Vec<u64> = self.advised.difference(&self.watched).copied().collect();
         if gone.is_empty() && self.wanted.is_empty() && can_flush == CanFlush::ByClearing {
             return done;
         }
-        let process = &self.process;
         let before = Instant::now();
         // Another program may have been executed since: it must not be touched.
-        let stopped = process.stop().filter(|_| Identity::of(self.pid) == Some(self.identity));
+        let stopped = match self.process.stop() {
+            Err(NotStopped::HasExecuted) => {
+                done.has_executed = true;
+                None
+            }
+            stopped => stopped.ok().filter(|_| Identity::of(self.pid) == Some(self.identity)),
+        };
         let Some(mut stopped) = stopped else {
             // It is tried again at the next look.
             done.could_not_stop = !self.wanted.is_empty();
@@ -200,8 +210,11 @@ impl Space {
             return done;
         };
         let address = |page: u64| page * self.page_bytes;
-        let gone: Vec<u64> = gone.iter().map(|&page| address(page)).collect();
-        advise(&mut stopped, &gone, self.page_bytes, libc::MADV_DODUMP);
+        let addresses: Vec<u64> = gone.iter().map(|&page| address(page)).collect();
+        advise(&mut stopped, &addresses, self.page_bytes, libc::MADV_DODUMP);
+        gone.iter().for_each(|page| {
+            self.advised.remove(page);
+        });
         // One mapping becomes three.
         let room = most_mappings.saturating_sub(self.mappings) / 2;
         done.is_full = room < self.wanted.len();
@@ -210,6 +223,7 @@ impl Space {
         let results = advise(&mut stopped, &wanted, self.page_bytes, libc::MADV_DONTDUMP);
         for (wanted, _) in self.wanted.iter().zip(results).filter(|&(_, result)| result == 0) {
             self.watched.insert(wanted.page);
+            self.advised.insert(wanted.page);
             if wanted.is_touched {
                 self.touched.push(wanted.page);
             }
@@ -227,6 +241,11 @@ impl Space {
     pub fn touched(&self) -> impl Iterator<Item = u64> + '_ {
         self.touched.iter().map(|page| self.number << SPACE_BITS | page)
     }
+}
+
+/// A file about the memory of a process.
+fn proc_file(pid: pid_t, name: &str) -> Option<String> {
+    live_thread(pid).map(|tid| format!("/proc/{tid}/{name}"))
 }
 
 /// How processors are made to forget their copies of the notes, which they would not write again otherwise.
@@ -392,12 +411,5 @@ mod tests {
             eprintln!("skipped: no PAGEMAP_SCAN here");
             found.push((mapping.start, mapping.end));
         }
-    }
-
-    #[test]
-    fn this_process_has_an_identity() {
-        let own = Identity::of(std::process::id() as pid_t).expect("it runs");
-        assert!(own.is_same_process(own) && own.started > 0);
-        assert_eq!(Identity::of(pid_t::MAX), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,8 +11,10 @@ use libc::pid_t;
 use pumice_command::share::Share;
 use pumice_command::Failure;
 
+use super::identity::{threads, Identity};
+use super::inject::Tracees;
 use super::output::Output;
-use super::space::{CanFlush, Identity, Space};
+use super::space::{CanFlush, Space};
 
 /// Processes that are watched at a time.
 const MOST_PROCESSES: usize = 256;
@@ -19,6 +22,9 @@ const MOST_PROCESSES: usize = 256;
 const PART_OF_MAPPINGS: usize = 2;
 /// The kernel's default for `vm.max_map_count`.
 const MAPPINGS: usize = 65_530;
+
+/// Threads that died while they were traced are asked for so often: their parents wait for them.
+const REAP: Duration = Duration::from_millis(1);
 
 /// Refuses where no page can be watched.
 ///
@@ -68,6 +74,8 @@ pub struct Counts {
     /// Looks at which no thread could be stopped, and which found the limit on mappings.
     pub not_stopped: u64,
     pub full: u64,
+    /// Programs that were executed while a thread was traced.
+    pub executed: u64,
     /// The last share.
     pub one_in: u32,
     /// Whether the kernel says which processes a process has started.
@@ -83,6 +91,7 @@ pub struct Tree {
     page_bytes: u64,
     most_mappings: usize,
     can_flush: CanFlush,
+    tracees: Rc<Tracees>,
     spaces: BTreeMap<pid_t, Space>,
     /// Processes that can't be watched, and pages that are in the trace.
     blind: HashSet<pid_t>,
@@ -110,6 +119,7 @@ impl Tree {
             page_bytes,
             most_mappings,
             can_flush: CanFlush::here(),
+            tracees: Rc::default(),
             spaces: BTreeMap::new(),
             blind: HashSet::new(),
             seen: HashSet::new(),
@@ -127,14 +137,14 @@ impl Tree {
         self.find(child);
         let share = self.share;
         self.spaces.retain(|_, space| space.read(share).is_some());
-        let gone = self.fit();
+        self.fit();
         let mut touched = Vec::new();
-        for (pid, space) in &mut self.spaces {
-            let gone = gone.get(pid).map_or(&[][..], |gone| gone);
-            let done = space.begin_next(gone, self.most_mappings, self.can_flush);
+        for space in self.spaces.values_mut() {
+            let done = space.begin_next(self.most_mappings, self.can_flush);
             self.counts.stopped += done.stopped;
             self.counts.not_stopped += u64::from(done.could_not_stop);
             self.counts.full += u64::from(done.is_full);
+            self.counts.executed += u64::from(done.has_executed);
             touched.extend(space.touched());
         }
         // In the same order each time.
@@ -150,6 +160,17 @@ impl Tree {
         let (references, pages) = (counts.references, self.seen.len());
         self.bar.set_message(format!("{references} references to {pages} pages"));
         self.bar.tick();
+    }
+
+    /// Waits for threads that died while they were traced. Returns the pause until this is to be done again, or the
+    /// next look.
+    pub fn reap(&self, pause: Duration) -> Duration {
+        self.tracees.reap();
+        if self.tracees.are_left() {
+            pause.min(REAP)
+        } else {
+            pause
+        }
     }
 
     /// The program could not be run.
@@ -176,11 +197,14 @@ impl Tree {
 
     /// Finds processes that came, and address spaces that were given up by `exec`.
     fn find(&mut self, child: pid_t) {
-        let mut waiting: Vec<pid_t> = self.spaces.keys().copied().chain([child]).collect();
-        let mut found = HashSet::new();
-        while let Some(pid) = waiting.pop() {
+        let known = self.spaces.keys().copied().chain([child]);
+        let mut waiting: Vec<(pid_t, Option<pid_t>)> = known.map(|pid| (pid, None)).collect();
+        // Parents come before their children.
+        let (mut found, mut order) = (HashSet::new(), Vec::new());
+        while let Some((pid, parent)) = waiting.pop() {
             if found.len() < MOST_PROCESSES && found.insert(pid) {
-                waiting.extend(children(pid));
+                order.push((pid, parent));
+                waiting.extend(children(pid).into_iter().map(|it| (it, Some(pid))));
             }
         }
         self.spaces.retain(|&pid, space| {
@@ -190,13 +214,15 @@ impl Tree {
             if is_other && pid != child {
                 found.remove(&pid);
             }
-            now == Some(space.identity)
+            space.is_current()
         });
-        for pid in found {
-            if self.spaces.contains_key(&pid) {
+        for (pid, parent) in order {
+            if self.spaces.contains_key(&pid) || !found.contains(&pid) {
                 continue;
             }
-            match Space::of(pid, child, self.counts.spaces, self.page_bytes) {
+            let parent = parent.and_then(|parent| self.spaces.get(&parent));
+            let numbers = (self.counts.spaces, self.page_bytes);
+            match Space::of(pid, child, &self.tracees, parent, numbers) {
                 Some(space) => {
                     self.counts.spaces += 1;
                     self.blind.remove(&pid);
@@ -210,16 +236,13 @@ impl Tree {
         }
     }
 
-    /// Halves the share until its pages are few enough: those to be watched no more, by process.
-    fn fit(&mut self) -> BTreeMap<pid_t, Vec<u64>> {
-        let mut gone = BTreeMap::<pid_t, Vec<u64>>::new();
+    /// Halves the share until its pages are few enough.
+    fn fit(&mut self) {
         while self.spaces.values().map(Space::pages).sum::<usize>() > self.most_pages {
             let Some(share) = self.share.halved() else { break };
             self.share = share;
             self.output.share(share);
-            for (&pid, space) in &mut self.spaces {
-                gone.entry(pid).or_default().extend(space.keep(share));
-            }
+            self.spaces.values_mut().for_each(|space| space.keep(share));
             let had = self.seen.len();
             self.seen.retain(|&page| share.has(page));
             // Those that are left have about as many references each.
@@ -228,16 +251,13 @@ impl Tree {
             self.counts.references = scaled(self.counts.references);
             self.counts.most_in_interval = scaled(self.counts.most_in_interval);
         }
-        gone
     }
 }
 
 /// The processes that a process has started.
 fn children(pid: pid_t) -> Vec<pid_t> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists =
-        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let numbers = lists.flat_map(|list| {
+    let list = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok();
+    let numbers = threads(pid).filter_map(list).flat_map(|list| {
         let numbers = list.split_whitespace().filter_map(|number| number.parse().ok());
         numbers.collect::<Vec<pid_t>>()
     });

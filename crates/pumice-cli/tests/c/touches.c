@@ -1,6 +1,7 @@
 // Touches memory in ways whose working set is known, for `pumice trace`.
 //
 //   touches loop PAGES WORKING_SET MS   touches all pages once, then goes over some of them again and again
+//   touches loop PAGES WORKING_SET 0 TRACE COUNT   the same until the trace has so many intervals more; says which is the first
 //   touches fork PAGES MS               the same in a child, which ends with status 3
 //   touches exec PROGRAM ...            executes a program
 //   touches sleepy PAGES MS             touches pages between short sleeps in epoll_wait, which must not be interrupted
@@ -31,6 +32,16 @@ static char *map(long pages) {
     return memory;
 }
 
+// The intervals of a trace so far.
+static long intervals(char *trace) {
+    char line[256];
+    long count = 0;
+    FILE *file = fopen(trace, "r");
+    while (fgets(line, sizeof line, file)) count += !strncmp(line, "# until", 7);
+    fclose(file);
+    return count;
+}
+
 static unsigned long go_over(volatile char *memory, long pages, double until_ms) {
     unsigned long sum = 0;
     while (now_ms() < until_ms)
@@ -57,6 +68,11 @@ int main(int count, char **words) {
     if (!strcmp(how, "loop")) {
         char *memory = map(pages);
         go_over(memory, atol(words[3]), now_ms() + atof(words[4]));
+        if (count > 6) {
+            long begun = intervals(words[5]);
+            printf("%ld ", begun);
+            while (intervals(words[5]) < begun + atol(words[6])) go_over(memory, atol(words[3]), now_ms() + 50);
+        }
         // Others are touched once only.
         for (long page = 0; page < atol(words[3]); page++)
             if (memory[page * PAGE + 9] != 1) return 93;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -13,6 +15,13 @@ use crate::support::{folder, pumice, rows, stderr, stdout, Folder};
 fn touches() -> String {
     compile("touches").to_str().expect("a path of letters").to_owned()
 }
+
+fn untroubled() -> String {
+    compile("untroubled").to_str().expect("a path of letters").to_owned()
+}
+
+/// The trace, among the words of a program.
+const TRACE: &str = "TRACE";
 
 struct Traced {
     output: Output,
@@ -26,12 +35,37 @@ impl Traced {
     }
 }
 
+/// Runs a command that may hang: it is killed then.
+fn run(command: &mut Command) -> Output {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it runs");
+    let pid = child.id() as libc::pid_t;
+    let (done, is_done) = channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        // Not by one long pause: all may be stopped for long.
+        for _ in 0..6000 {
+            if is_done.recv_timeout(Duration::from_millis(20)) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+        // SAFETY: a plain system call, on a child that is not waited for before this thread has ended.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    });
+    let output = child.wait_with_output().expect("ours");
+    drop(done);
+    watcher.join().expect("it does not panic");
+    output
+}
+
 /// Traces a program. `None` where this machine does not allow it, after saying so.
 fn trace(options: &[&str], program: &[&str]) -> Option<Traced> {
     let folder = folder("trace");
     let mut command = pumice(&["trace", "--out"]);
     command.arg(folder.join("t")).arg("--json").arg(folder.join("json"));
-    let output = command.args(options).arg("--").args(program).output().expect("it runs");
+    let file = folder.join("t");
+    let words =
+        program.iter().map(|&word| if word == TRACE { file.as_os_str() } else { word.as_ref() });
+    let output = run(command.args(options).arg("--").args(words));
     let said = stderr(&output);
     for reason in ["runs on x86-64", "no program may be stopped", "does not tell which pages"] {
         if said.contains(reason) {
@@ -64,24 +98,39 @@ fn lru_hits(folder: &Path, frames: [u64; 3]) -> [f64; 3] {
     })
 }
 
+/// Leaves out the first intervals of a trace.
+fn cut(trace: &Path, intervals: usize) {
+    let text = fs::read_to_string(trace).expect("a trace");
+    let is_end = |line: &&str| line.starts_with("# until");
+    let head = text.lines().take_while(|line| !is_end(line));
+    let mut to_skip = intervals;
+    let rest = text.lines().skip_while(|line| {
+        let is_first = is_end(line) && to_skip == 0;
+        to_skip -= usize::from(is_end(line) && !is_first);
+        !is_first
+    });
+    let lines: Vec<&str> = head.chain(rest).collect();
+    fs::write(trace, lines.join("\n") + "\n").expect("a file");
+}
+
 #[test]
 fn a_loop_has_its_knee_at_its_size() {
-    // 2,048 pages of the sample: the knee is off by 2 % in the usual case.
-    let (pages, set) = ("16384", 8192);
-    let program = touches();
-    let words = [&*program, "loop", pages, &set.to_string(), "4000"];
+    // 1,024 pages of the sample, off by 3 % in the usual case, and some 50 of the program and its libraries.
+    let (pages, set) = ("8192", 4096);
+    let (program, count) = (touches(), 6);
+    let words = [&*program, "loop", pages, &set.to_string(), "0", TRACE, &count.to_string()];
     let Some(traced) = trace(&["--share", "1/4", "--most", "8192"], &words) else { return };
-    assert!(traced.output.status.success() && stdout(&traced.output) == "done");
-    if traced.number("intervals") < 6 {
-        eprintln!("skipped: this machine is too slow or too busy: {}", traced.summary);
-        return;
-    }
+    let said = stdout(&traced.output);
+    let begun = said.strip_suffix("done").and_then(|begun| begun.trim().parse::<usize>().ok());
+    let begun = begun.unwrap_or_else(|| panic!("{said} {}", stderr(&traced.output)));
     assert_eq!(traced.number("one_in"), 4, "{}", traced.summary);
-    let [low, high, all] = lru_hits(&traced.folder, [set * 9 / 10, set * 11 / 10, 1 << 20]);
+    // The pages that are touched once only come before, or in the interval in which the loop begins.
+    cut(&traced.folder.join("t"), begun + 1);
+    let [low, high, all] = lru_hits(&traced.folder, [set * 9 / 10, set * 5 / 4, 1 << 20]);
     assert!(low < 0.1 * all, "{low} {high} {all}: {}", traced.summary);
-    assert!(high > 0.8 * all, "{low} {high} {all}: {}", traced.summary);
-    let bytes = traced.number("bytes") as f64 / (16_384.0 * 4096.0);
-    assert!((0.9..1.15).contains(&bytes), "{}", traced.summary);
+    assert!(high > 0.9 * all && all > 0.6, "{low} {high} {all}: {}", traced.summary);
+    let bytes = traced.number("bytes") as f64 / (8192.0 * 4096.0);
+    assert!((0.85..1.2).contains(&bytes), "{}", traced.summary);
 }
 
 #[test]
@@ -164,7 +213,7 @@ fn a_trace_is_good_when_its_writer_was_killed() {
         if is_there() || child.try_wait().expect("ours").is_some() {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
     child.kill().expect("ours");
     let output = child.wait_with_output().expect("ended");
@@ -176,11 +225,101 @@ fn a_trace_is_good_when_its_writer_was_killed() {
 }
 
 #[test]
+fn threads_that_end_while_they_are_stopped_are_waited_for() {
+    let program = untroubled();
+    let options = ["--share", "1/2", "--most", "16384"];
+    for how in ["kills", "exits", "execs"] {
+        let Some(traced) = trace(&options, &[&program, how, "1500"]) else { return };
+        assert_eq!(stdout(&traced.output), "done", "{how}: {:?}", traced.output);
+    }
+    for _ in 0..8 {
+        let Some(traced) = trace(&options, &[&program, "exit"]) else { return };
+        assert_eq!(traced.output.status.code(), Some(7), "{:?}", traced.output);
+    }
+}
+
+#[test]
+fn threads_under_seccomp_are_left_alone() {
+    for (how, number) in [("strict", "50000"), ("filter", "700")] {
+        let Some(traced) = trace(&[], &[&untroubled(), how, number]) else { return };
+        assert_eq!(stdout(&traced.output), "done", "{how}: {:?}", traced.output);
+    }
+}
+
+#[test]
+fn pages_that_a_program_keeps_out_of_core_files_stay_so() {
+    let options = ["--share", "1/2", "--most", "64"];
+    let Some(traced) = trace(&options, &[&untroubled(), "secrets"]) else { return };
+    assert!(traced.number("one_in") > 2, "{}", traced.summary);
+    assert_eq!(stdout(&traced.output), "done", "{:?}", traced.output);
+}
+
+#[test]
+fn memory_that_userfaultfd_fills_stays_one_mapping() {
+    let Some(traced) = trace(&["--share", "1/4"], &[&untroubled(), "filled"]) else { return };
+    if traced.output.status.code() == Some(2) {
+        eprintln!("skipped: no userfaultfd here");
+        return;
+    }
+    assert_eq!(stdout(&traced.output), "done", "{:?}", traced.output);
+}
+
+#[test]
+fn a_thread_that_waits_in_select_is_not_interrupted() {
+    // One that enters it at the very moment of a stop is: seldom.
+    let mut last = None;
+    for _ in 0..4 {
+        let Some(traced) = trace(&[], &[&untroubled(), "selects", "8"]) else { return };
+        if stdout(&traced.output) == "done" {
+            return;
+        }
+        last = Some(traced.output);
+    }
+    panic!("{last:?}");
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_watched() {
+    let Some(traced) = trace(&[], &[&untroubled(), "leader", "800"]) else { return };
+    assert_eq!(traced.output.status.code(), Some(5));
+    let watched = traced.number("bytes");
+    assert!(watched > 8 << 20 && traced.number("blind_processes") == 0, "{}", traced.summary);
+}
+
+#[test]
+fn a_program_that_executes_itself_has_a_space_each_time() {
+    let Some(traced) = trace(&["--most", "64"], &[&untroubled(), "again", "3"]) else { return };
+    if traced.output.status.code() == Some(2) {
+        eprintln!("skipped: no fixed addresses here");
+        return;
+    }
+    assert_eq!(stdout(&traced.output), "done", "{:?}", traced.output);
+    assert!((3..=5).contains(&traced.number("spaces")), "{}", traced.summary);
+}
+
+#[test]
+fn a_trace_may_go_to_a_pipe_that_is_read() {
+    let words = ["trace", "--overwrite", "--out", "/dev/stdout", "--", "true"];
+    let output = run(&mut pumice(&words));
+    let said = stderr(&output);
+    if said.contains("runs on x86-64") || said.contains("no program may be stopped") {
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(stdout(&output).starts_with("# pumice trace: "), "{}", stdout(&output));
+}
+
+#[test]
 fn bad_input_is_one_line_and_starts_nothing() {
     let folder = folder("trace-bad");
     let (old, mark) = (folder.join("old"), folder.join("mark"));
     fs::write(&old, "mine").expect("a file");
-    let [old, mark] = [&old, &mark].map(|path| path.to_str().expect("a path of letters"));
+    let unread = folder.join("unread");
+    let name = std::ffi::CString::new(unread.to_str().expect("letters")).expect("no zeros");
+    // SAFETY: the name is valid for the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let paths = [&old, &mark, &unread];
+    let [old, mark, unread] = paths.map(|path| path.to_str().expect("a path of letters"));
     let new = folder.join("new");
     let new = new.to_str().expect("a path of letters");
     for (options, parts) in [
@@ -192,6 +331,7 @@ fn bad_input_is_one_line_and_starts_nothing() {
         (&["--most", "3"], &["16384"]),
         (&["--out", "/no/such/folder/t"], &["/no/such/folder/t"]),
         (&["--out", old], &["--overwrite"]),
+        (&["--overwrite", "--out", unread], &["nobody reads"]),
         (&["--out", "t.zst"], &["zstd"]),
         (&["--out", "/proc/t"], &["/proc/t"]),
         (&["--json", "/no/such/folder/j"], &["/no/such/folder/j"]),
@@ -200,7 +340,7 @@ fn bad_input_is_one_line_and_starts_nothing() {
         if !options.contains(&"--out") {
             command.args(["--out", new]);
         }
-        let output = command.args(options).args(["--", "touch", mark]).output().expect("it runs");
+        let output = run(command.args(options).args(["--", "touch", mark]));
         let said = stderr(&output);
         if said.contains("runs on x86-64") {
             return;

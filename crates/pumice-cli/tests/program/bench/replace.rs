@@ -62,6 +62,20 @@ fn a_curve_goes_up_to_all_pages_and_says_where_most_hits_begin() {
 }
 
 #[test]
+fn a_curve_of_a_large_trace_says_what_it_is_of() {
+    let folder = folder("bench-replace-large");
+    let trace = folder.join("large.txt");
+    let pages: String = (0..120_000).map(|step| format!("{}\n", step % 40_000)).collect();
+    fs::write(&trace, format!("# share 1/16\n{pages}")).expect("a file");
+    let mut command = pumice(&["bench", "replace", "--curve", "--only", "lru", "--trace"]);
+    let output = command.arg(&trace).output().expect("pumice starts");
+    let said = stdout(&output);
+    let heading = "large.txt: 120000 references to 40000 pages, a sample of 1/16 of the pages; frames are for all \
+                   pages; of these 1/2 are simulated; hits in percent";
+    assert!(output.status.success() && said.contains(heading), "{said}");
+}
+
+#[test]
 fn traces_are_made_up_where_there_is_none() {
     let folder = folder("bench-replace-made");
     let json = folder.join("rows.jsonl");
