@@ -246,7 +246,7 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
         let is_sparse = owned.heap.is_sparse(at.cast());
-        let room = if size > usable { with_room(size) } else { size };
+        let room = with_room(usable, size);
         let new = if is_sparse || is_guarded { calloc(1, room) } else { malloc(room) };
         if new.is_null() {
             // The old block is large enough, if it is to shrink. A filter may not know the call that moves it.

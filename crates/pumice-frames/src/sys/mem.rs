@@ -403,12 +403,21 @@ pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
 ///
 /// # Panics
 /// If the range has more pages than `seen` has room for.
-pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&mut [u8], Errno> {
+pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&[u8], Errno> {
     let pages = &mut seen[..len.div_ceil(FRAME_SIZE)];
     let args = [at as usize, len, pages.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: there is a byte for each page. The answer is an error if there is no mapping.
     unsafe { raw::syscall(raw::number::__NR_mincore, args)? };
     Ok(pages)
+}
+
+/// Maps what is at each page of a range, or zeros, as reading it would (`MADV_POPULATE_READ`, since Linux 5.14).
+///
+/// # Errors
+/// The kernel's, after some of them: a page is not to be read, or the kernel does not know the call.
+pub fn populate_read(at: *const u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: it reads.
+    unsafe { mm::madvise(at.cast_mut().cast(), len, Advice::LinuxPopulateRead) }
 }
 
 /// Copies what the process has at some addresses, those for which `wanted` says so. The kernel copies: an error where

@@ -16,7 +16,6 @@ pub mod lines;
 pub mod lock;
 pub mod mem;
 pub mod mempolicy;
-pub mod pagemap;
 pub mod pair;
 pub mod prefetch;
 pub mod privilege;

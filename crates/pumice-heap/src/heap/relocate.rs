@@ -10,9 +10,7 @@
 //! were never touched would have both runs resident, so pages of a *sparse* run of a block and more are moved, too,
 //! unless its new size is known to be touched: ready memory suits it better. Where pages are not moved, only those that
 //! hold something are copied, to memory that reads as zeros. The kernel's word on residence decides about the way
-//! alone: a page that is not resident may be in swap. `/proc/self/pagemap` tells these apart.
-
-use core::cell::LazyCell;
+//! alone: a page that is not resident may be in swap.
 use core::ops::Range;
 use core::ptr::NonNull;
 
@@ -24,12 +22,11 @@ use super::moves::{Moved, Place};
 use super::serve::whole_blocks;
 use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
-use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use pumice_frames::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
 use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{self, Memory, Os};
-use pumice_frames::sys::pagemap::Pagemap;
 
 /// Shorter runs are copied if they are dense, and memory is ready.
 const LEAST_BLOCKS: usize = 4;
@@ -41,10 +38,8 @@ const SMALL_SHARE: usize = 4;
 const WITHIN_SHARE: usize = 2;
 /// Pages about whose residence the kernel is asked at a time.
 const ASKED_PAGES: usize = 512;
-/// So many pages that are not resident cost more to look at than the kernel's answer which of them hold something.
+/// So many pages that are not resident are mapped by one call before they are looked at.
 const MANY_ABSENT: usize = 16;
-/// Beside `mincore`'s bit for a resident page: the page holds nothing.
-const EMPTY: u8 = 2;
 
 impl Heap {
     /// Moves an allocation to where it has room for `size` bytes: its new address. `None`: it is
@@ -172,24 +167,15 @@ impl Heap {
     /// allocation's place.
     pub unsafe fn copy_sparse(&self, at: *const u8, to: *mut u8, len: usize) {
         let mut seen = [0; ASKED_PAGES];
-        let is_anonymous = self.zone_of(at).is_some_and(|zone| {
-            let start = Pfn((at as usize - zone.addresses().start) / FRAME_SIZE);
-            is_alike(zone, PageRange { start, frames: frames_for(len) })
-        });
-        let may_open = is_anonymous && !self.is_quiet();
-        let pagemap = LazyCell::new(|| may_open.then(|| Pagemap::open().ok()).flatten());
         for start in (0..len).step_by(ASKED_PAGES * FRAME_SIZE) {
             let piece = start..len.min(start + ASKED_PAGES * FRAME_SIZE);
             // SAFETY: it lies in the allocation.
             unsafe {
                 let from = at.add(start);
-                let pages = mem::residence(from, piece.len(), &mut seen).unwrap_or(&mut []);
+                let pages = mem::residence(from, piece.len(), &mut seen).unwrap_or(&[]);
                 if pages.iter().filter(|&&page| page & 1 == 0).count() >= MANY_ABSENT {
-                    if let Some(pagemap) = &*pagemap {
-                        let mark = |nth: usize, is_empty| pages[nth] |= u8::from(is_empty) * EMPTY;
-                        // Where it fails, the others are looked at.
-                        let _ = pagemap.empty_pages(from, piece.len(), mark);
-                    }
+                    // To look at them would be a fault for each. Where the kernel can't, it is.
+                    let _ = mem::populate_read(from, piece.len());
                 }
                 copy_pages(at, to, piece, pages);
             }
@@ -262,7 +248,7 @@ pub(super) fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
 
 /// Copies the pages of a piece that are not zero. The kernel is to have no page of zeros mapped where there was none:
 /// memory that is freed tells by its pages how much of it was touched. `resident`: its answer for each page before, if
-/// there was one, and [`EMPTY`].
+/// there was one.
 ///
 /// # Safety
 /// As [`Heap::copy_sparse`].
@@ -275,9 +261,6 @@ unsafe fn copy_pages(at: *const u8, to: *mut u8, piece: Range<usize>, resident: 
         }
     };
     for (nth, start) in piece.clone().step_by(FRAME_SIZE).enumerate() {
-        if resident.get(nth).is_some_and(|byte| byte & EMPTY != 0) {
-            continue;
-        }
         let page = start..piece.end.min(start + FRAME_SIZE);
         // SAFETY: it lies in both.
         unsafe {

@@ -177,7 +177,7 @@ impl Advice {
     /// Locks memory as other memory is that is to be copied there, which is locked no more.
     ///
     /// # Errors
-    /// The kernel's, and the locks are as before.
+    /// `mremap`'s where the kernel locks no more, and the locks are as before.
     ///
     /// # Safety
     /// Both are the caller's.
@@ -197,8 +197,9 @@ impl Advice {
         };
         // SAFETY: as above.
         unsafe { raw::syscall(linux::__NR_munlock, [from.start, from.len(), 0, 0, 0, 0])? };
-        lock(to).map(drop).inspect_err(|_| {
+        lock(to).map(drop).map_err(|_| {
             let _ = lock(from);
+            Errno::AGAIN
         })
     }
 }

@@ -150,15 +150,15 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
             false => remap_by_kernel(heap, request, old, place),
         }
     };
+    // In memory that comes in huge pages, that advice leaves no mark.
+    let known = (is_as_mapped && !heap.has_asked_for_huge()).then_some(PLAIN);
     // Of several mappings some may have moved: then it is known which.
     let mut may_have_moved = is_several;
     // Before Linux 5.7 nothing can be moved and stay mapped, and the kernel calls that invalid.
     let may_be_alike = outcome == Err(Errno::FAULT) || (grows && outcome == Err(Errno::INVAL));
     if may_be_alike && old > 0 && from.is_some() && !holed {
         // SAFETY: as the caller promises.
-        match unsafe {
-            move_as_one(heap, request, is_as_mapped.then_some(PLAIN), target.map(|_| &targets))
-        } {
+        match unsafe { move_as_one(heap, request, known, target.map(|_| &targets)) } {
             Ok(Some(moved)) => (outcome, may_have_moved) = (moved, true),
             Ok(None) => {}
             Err(errno) => (outcome, may_have_moved) = (Err(errno), false),
@@ -169,7 +169,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         unsafe { targets.unmap(heap) };
     }
     let may_be_huge = || {
-        let is_asked_for = !is_as_mapped || heap.has_asked_for_huge();
+        let is_asked_for = heap.has_asked_for_huge();
         grows && !is_asked_for && !seccomp::may_be_one() && !come_huge_pages_unasked()
     };
     if let (Ok(place), true) = (outcome, may_be_huge()) {
