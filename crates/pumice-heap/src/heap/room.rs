@@ -2,8 +2,8 @@
 //!
 //! Two runs that grow, step by step, in one block would be in each other's way: each step would copy one of them to
 //! another block. So a copy that grew by a small step gets some room, and the next steps are within it, but no more
-//! room than lets as many such runs be in a block as without it. The heap does not know how much was asked for, only how
-//! much a run has: one that is cut by as little stays as long as it is.
+//! room than lets as many such runs be in a block as without it. The heap does not know how much was asked for, only
+//! how much a run has: one that is cut by as little stays as long as it is.
 
 use pumice_frames::addr::{frames_for, BLOCK_FRAMES, FRAME_SIZE};
 
