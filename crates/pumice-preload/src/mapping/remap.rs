@@ -126,7 +126,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     }
     // As far as the program knows it is one mapping, of the attributes that it was mapped with.
     let is_as_mapped = from.is_some() && !heap.is_tainted(at, old);
-    let place = match heap.has_locked() && !is_as_mapped {
+    let left = match heap.has_locked() && !is_as_mapped {
         true => Left::Gap,
         false => Left::Mapping,
     };
@@ -137,7 +137,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     // Several mappings move by one call or by none: put aside, a part of them could be left there.
     let is_several = from.is_some()
         && old > 0
-        && match grows && place == Left::Mapping {
+        && match grows && left == Left::Mapping {
             // No file is opened: a filter may not allow that.
             // SAFETY: the caller's, at addresses of the heap's, none of which is a gap.
             true => !unsafe { mem::is_one_mapping(at as *mut u8, old) },
@@ -147,7 +147,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     let mut outcome = unsafe {
         match is_several {
             true => move_several(heap, request, old, &targets),
-            false => remap_by_kernel(heap, request, old, place),
+            false => remap_by_kernel(heap, request, old, left),
         }
     };
     // In memory that comes in huge pages, that advice leaves no mark.
@@ -194,9 +194,10 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
 }
 
 /// Moves memory that is several mappings only because its neighbours changed, or because the process was forked. It
-/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping,
-/// and nothing has moved. After an outcome that is an error, some of it has. `known`: the protection and advice of all
-/// of it, if these are known. `targets`: the holes at its new place, if that is at addresses of the heap's.
+/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping, or
+/// others may hold their pages; and nothing has moved. After an outcome that is an error, some of it has. `known`: the
+/// protection and advice of all of it, if these are known. `targets`: the holes at its new place, if that is at
+/// addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -211,6 +212,10 @@ unsafe fn move_as_one(
 ) -> Result<Option<Outcome>, Errno> {
     let Remap { at, old_len, new_len, flags, to } = request;
     let (range, new) = (at..at + round_up(old_len), round_up(new_len));
+    // A device, or asynchronous I/O, may write to pages that it holds: a move keeps them, a copy does not.
+    if !heap.is_recycling() {
+        return Ok(None);
+    }
     let look = || Some((protection_of(&range)?, advice_of(&range)?));
     let Some((protection, advice)) = known.or_else(look) else { return Ok(None) };
     let place = match flags & linux::MREMAP_FIXED != 0 {
