@@ -63,7 +63,7 @@ fn all_bytes_go_however_short_the_engine_is() {
     runs_come_back(&file, Plain::new());
     runs_come_back(&file, engine::best(8));
     for seed in 0..20 {
-        let faults = Faults { short: 2, late: 3, ..Faults::default() };
+        let faults = Faults { short: 3, late: 3, ..Faults::default() };
         runs_come_back(&file, FakeEngine::new(Plain::new(), faults, seed));
         runs_come_back(&file, FakeEngine::new(engine::best(8), faults, seed));
     }
@@ -109,7 +109,7 @@ fn scattered_frames_go_beside_each_other() {
     frames_come_back(&file, Plain::new());
     frames_come_back(&file, engine::best(8));
     for seed in 0..20 {
-        let faults = Faults { short: 2, late: 3, ..Faults::default() };
+        let faults = Faults { short: 3, late: 3, ..Faults::default() };
         frames_come_back(&file, FakeEngine::new(Plain::new(), faults, seed));
         frames_come_back(&file, FakeEngine::new(engine::best(8), faults, seed));
     }
