@@ -194,10 +194,9 @@ fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
 }
 
 /// Moves memory that is several mappings only because its neighbours changed, or because the process was forked. It
-/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping, or
-/// others may hold their pages; and nothing has moved. After an outcome that is an error, some of it has. `known`: the
-/// protection and advice of all of it, if these are known. `targets`: the holes at its new place, if that is at
-/// addresses of the heap's.
+/// becomes one, so it is copied. `None`: the parts differ in protection or advice, so they can't become one mapping,
+/// and nothing has moved. After an outcome that is an error, some of it has. `known`: the protection and advice of all
+/// of it, if these are known. `targets`: the holes at its new place, if that is at addresses of the heap's.
 ///
 /// # Errors
 /// There is no place for it, and it has not moved.
@@ -212,10 +211,6 @@ unsafe fn move_as_one(
 ) -> Result<Option<Outcome>, Errno> {
     let Remap { at, old_len, new_len, flags, to } = request;
     let (range, new) = (at..at + round_up(old_len), round_up(new_len));
-    // A device, or asynchronous I/O, may write to pages that it holds: a move keeps them, a copy does not.
-    if !heap.is_recycling() {
-        return Ok(None);
-    }
     let look = || Some((protection_of(&range)?, advice_of(&range)?));
     let Some((protection, advice)) = known.or_else(look) else { return Ok(None) };
     let place = match flags & linux::MREMAP_FIXED != 0 {
