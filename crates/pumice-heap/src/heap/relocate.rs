@@ -11,6 +11,7 @@
 //! unless its new size is known to be touched: ready memory suits it better. Where pages are not moved, only those that
 //! hold something are copied, to memory that reads as zeros. The kernel's word on residence decides about the way
 //! alone: a page that is not resident may be in swap.
+
 use core::ops::Range;
 use core::ptr::NonNull;
 

@@ -6,16 +6,14 @@ use core::ffi::c_int;
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
-use pumice_frames::sys::raw;
+use pumice_frames::sys::{file, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// The protection of a range, if `/proc/self/maps` shows nothing but private anonymous memory there,
 /// all of the same protection.
 pub(super) fn protection_of(range: &Range<usize>) -> Option<c_int> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()).ok()?;
+    let file = file::open_read(c"/proc/self/maps").ok()?;
     let (mut at, mut seen) = (range.start, None);
     while at < range.end {
         match query(&file, at) {
@@ -109,8 +107,7 @@ pub(crate) fn pieces_of_segment(at: usize, inode: usize) -> (usize, [Range<usize
 
 /// Whether a range is one mapping, as far as it is mapped.
 pub(super) fn is_one_mapping(range: &Range<usize>) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()) else { return false };
+    let Ok(file) = file::open_read(c"/proc/self/maps") else { return false };
     let is_within = |found: &Query| (found.vma_start as usize) < range.end;
     match query(&file, range.start) {
         Ok(first) => {
@@ -133,12 +130,7 @@ pub(super) fn is_one_mapping(range: &Range<usize>) -> bool {
 /// Whether the kernel gives huge pages to memory that nobody has advised.
 pub(super) fn come_huge_pages_unasked() -> bool {
     let path = c"/sys/kernel/mm/transparent_hugepage/enabled";
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
-    };
-    let mut text = [0u8; 64];
-    let len = rustix::io::read(&file, &mut text).unwrap_or(0);
-    text[..len].starts_with(b"[always]")
+    file::read(path, &mut [0; 64]).is_ok_and(|text| text.starts_with(b"[always]"))
 }
 
 /// Advice that a mapping keeps, by the letters that `/proc/self/smaps` has for it.
@@ -206,8 +198,7 @@ impl Advice {
 
 /// The advice that a range has been given; `None` if that can't be read, or differs.
 pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(c"/proc/self/smaps", flags, Mode::empty()).ok()?;
+    let file = file::open_read(c"/proc/self/smaps").ok()?;
     let (mut buffer, mut text, mut len) = ([0u8; 1024], [0u8; 256], 0);
     let (mut line, mut is_header) = (Line::new(0..usize::MAX, None), true);
     let (mut is_within, mut found) = (false, None);
@@ -247,8 +238,7 @@ pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
 
 /// Calls `visit` with each line until it says no. `None` if there is no such file.
 fn each_line(mut visit: impl FnMut(&Line) -> bool) -> Option<()> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()).ok()?;
+    let file = file::open_read(c"/proc/self/maps").ok()?;
     let mut buffer = [0u8; 1024];
     let mut line = Line::new(0..usize::MAX, None);
     loop {
