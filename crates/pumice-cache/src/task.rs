@@ -210,9 +210,8 @@ impl<'c> CacheTask<'c> {
         file.error_since(seen).and(logged).and(durable)
     }
 
-    /// Forgets pages of a file that is cut off or closed, and waits for those who have guards of them. Others can have
-    /// the frames of pages that nobody has, or that nobody has any more, meanwhile: reclaim writes no page beyond the
-    /// end.
+    /// Forgets pages of a file that is cut off or closed, and waits for the end of their guards. Others can have the
+    /// frames of pages without one, or whose guards have ended, meanwhile: reclaim writes no page beyond the end.
     pub(super) fn forget(&self, inner: &Inner, pages: std::ops::Range<usize>) {
         let forget_idle = |pages| {
             // SAFETY: a file's region stays until the cache ends.
